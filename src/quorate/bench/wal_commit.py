@@ -1,0 +1,121 @@
+"""Group commit beside raw writes: large entries against the disk's own pace, small ones against one flush each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from pathlib import Path
+from shutil import rmtree
+from time import perf_counter
+
+from quorate.bench.report import Claim, Figure, Say, at_least, figure, ratios
+from quorate.bench.turns import in_turns
+from quorate.bench.wal_store import OpenStore, payload_of
+
+LARGE_BYTES, SMALL_BYTES = 64 << 10, 256
+IN_FLIGHT = 64
+PARTITIONS = 100
+MIB = 1 << 20
+
+
+def large_entries(directory: Path, say: Say, *, count: int, repetitions: int) -> tuple[list[Figure], list[Claim]]:
+    """64 KiB entries through the store, and the same bytes raw with as many flushes."""
+    payload = payload_of(LARGE_BYTES)
+    flushes: list[int] = []
+
+    def store() -> float:
+        with fresh(directory) as place, OpenStore(place, partitions=1) as opened:
+            flushes_before = opened.disk.flushes
+            began = perf_counter()
+            opened.append(repeat(payload, count), in_flight=IN_FLIGHT)
+            seconds = perf_counter() - began
+            flushes.append(opened.disk.flushes - flushes_before)
+        return len(payload) * count / seconds / MIB
+
+    def raw() -> float:
+        with fresh(directory) as place:
+            seconds = write_raw(place / "raw", payload, count=count, flushes=flushes[-1])
+        return len(payload) * count / seconds / MIB
+
+    say(f"{count:,} entries of 64 KiB, {IN_FLIGHT} in flight")
+    store()  # The first run on a new stretch of disk pays for finding it.
+    rates = in_turns({"64 KiB entries, group commit": store, "the same bytes, raw": raw}, repetitions, say)
+    grouped, plain = rates["64 KiB entries, group commit"], rates["the same bytes, raw"]
+    return (
+        [
+            figure("64 KiB entries, group commit", "MiB/s", grouped),
+            figure("the same bytes raw, as many flushes", "MiB/s", plain),
+            figure("flushes for them", "", flushes[1:]),
+        ],
+        [at_least(0.85, "64 KiB entries: group commit beside raw", "", ratios(grouped, plain))],
+    )
+
+
+def small_entries(directory: Path, say: Say, *, count: int, repetitions: int) -> tuple[list[Figure], list[Claim]]:
+    """256 B entries over many partitions through the store, and one write and flush per entry."""
+    payload = payload_of(SMALL_BYTES)
+    raw_count = max(count // 20, 100)
+    flushes: list[float] = []
+
+    def store() -> float:
+        with fresh(directory) as place, OpenStore(place, partitions=PARTITIONS) as opened:
+            flushes_before = opened.disk.flushes
+            began = perf_counter()
+            opened.append(repeat(payload, count), in_flight=IN_FLIGHT)
+            seconds = perf_counter() - began
+            flushes.append(count / (opened.disk.flushes - flushes_before))
+        return count / seconds
+
+    def raw() -> float:
+        with fresh(directory) as place:
+            return raw_count / write_raw(place / "raw", payload, count=raw_count, flushes=raw_count)
+
+    say(f"{count:,} entries of 256 B over {PARTITIONS} partitions, {IN_FLIGHT} in flight")
+    store()
+    rates = in_turns({"256 B entries, group commit": store, "one flush per entry": raw}, repetitions, say)
+    grouped, plain = rates["256 B entries, group commit"], rates["one flush per entry"]
+    return (
+        [
+            figure(f"256 B entries, {PARTITIONS} partitions, {IN_FLIGHT} in flight", "entries/s", grouped),
+            figure("one write and flush per entry", "entries/s", plain),
+            figure("entries per flush", "", flushes[1:]),
+        ],
+        [at_least(20, "256 B entries: group commit beside one flush each", "times", ratios(grouped, plain))],
+    )
+
+
+def write_raw(file: Path, payload: bytes, *, count: int, flushes: int) -> float:
+    """Seconds to append `count` payloads to a new file, with `flushes` flushes spread evenly over them."""
+    flush = getattr(os, "fdatasync", os.fsync)
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        began = perf_counter()
+        written = 0
+        for number in range(1, flushes + 1):
+            until = count * number // flushes
+            while written < until:
+                many = min(until - written, IOV_MAX)
+                sent = os.writev(fd, [payload] * many)
+                assert sent == many * len(payload)
+                written += many
+            flush(fd)
+        return perf_counter() - began
+    finally:
+        os.close(fd)
+
+
+IOV_MAX = 256
+
+
+@contextmanager
+def fresh(directory: Path) -> Iterator[Path]:
+    """A directory of a side's own; removed, and the removal settled, before the other side's turn."""
+    path = directory / "side"
+    path.mkdir()
+    os.sync()
+    try:
+        yield path
+    finally:
+        rmtree(path)

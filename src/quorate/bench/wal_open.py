@@ -1,0 +1,140 @@
+"""A long log: what opening it costs in time, reads and memory, and what checking every byte of it costs."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from itertools import repeat
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+from crc32c import crc32c
+
+from quorate.bench.machine import resident_bytes
+from quorate.bench.report import Claim, Figure, Say, at_most, figure, ratios
+from quorate.bench.turns import in_turns, seconds
+from quorate.bench.wal_store import OpenStore, payload_of
+from quorate.core.entry import Span
+
+ENTRY_BYTES = 16 << 10
+READ_BYTES = 1 << 20
+MIB = 1 << 20
+MEMORY_GROWTH_MAX_MIB = 4
+"""How much more an open log of 1 GiB may take than one of 64 MiB, beyond which it grows with its length."""
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What a process found when it opened a store: printed by the child, read by the parent."""
+
+    seconds: float
+    bytes_read: int
+    memory_bytes: int
+    entries: int
+
+
+def long_logs(
+    directory: Path, say: Say, *, long_mib: int, short_mib: int, repetitions: int
+) -> tuple[list[Figure], list[Claim]]:
+    long, short = directory / "long", directory / "short"
+    for path, size in ((long, long_mib), (short, short_mib)):
+        say(f"writing a log of {size} MiB")
+        build(path, size)
+    opened: dict[Path, list[Opened]] = {long: [], short: []}
+
+    def open_in_a_process(path: Path) -> float:
+        opened[path].append(measure_in_a_process(path))
+        return opened[path][-1].seconds
+
+    names = {f"opening {long_mib} MiB": long, f"opening {short_mib} MiB": short}
+    in_turns(
+        {name: (lambda path=path: open_in_a_process(path)) for name, path in names.items()}, repetitions, say
+    )
+    checks = check_beside_reading(long, say, repetitions)
+    grown = [
+        (one.memory_bytes - other.memory_bytes) / MIB
+        for one, other in zip(opened[long], opened[short], strict=True)
+    ]
+    read = [found.bytes_read / MIB for found in opened[long]]
+    return (
+        [
+            *(figure(name, "s", [found.seconds for found in opened[path]]) for name, path in names.items()),
+            figure(f"read to open {long_mib} MiB", "MiB", read),
+            figure(f"read to open {short_mib} MiB", "MiB", [found.bytes_read / MIB for found in opened[short]]),
+            figure(f"memory to open {long_mib} MiB", "MiB", [found.memory_bytes / MIB for found in opened[long]]),
+            figure(
+                f"memory to open {short_mib} MiB", "MiB", [found.memory_bytes / MIB for found in opened[short]]
+            ),
+            figure(f"checking {long_mib} MiB", "s", checks["check"]),
+            figure("reading and checksumming the files", "s", checks["read"]),
+        ],
+        [
+            at_most(2.5, "a full check beside reading and checksumming", "times", ratios(**_sides(checks))),
+            at_most(MEMORY_GROWTH_MAX_MIB, f"memory of {long_mib} MiB over that of {short_mib} MiB", "MiB", grown),
+        ],
+    )
+
+
+def build(path: Path, size_mib: int) -> None:
+    """One partition with so many bytes of 16 KiB entries, closed after its last flush."""
+    path.mkdir()
+    payload = payload_of(ENTRY_BYTES)
+    with OpenStore(path, partitions=1) as opened:
+        opened.append(repeat(payload, size_mib * MIB // ENTRY_BYTES), in_flight=64)
+
+
+def measure_in_a_process(path: Path) -> Opened:
+    """A process of its own: its memory is its own, and nothing is left from an earlier opening."""
+    child = subprocess.run(
+        [sys.executable, "-m", "quorate.bench.wal_open", str(path)], check=True, capture_output=True
+    )
+    return msgspec.json.decode(child.stdout, type=Opened)
+
+
+def measure(path: Path) -> Opened:
+    gc.collect()
+    memory = resident_bytes()
+    began = perf_counter()
+    with OpenStore(path, partitions=1) as opened:
+        taken = perf_counter() - began
+        log = opened.store.recovered(next(iter(opened.logs)))
+        return Opened(taken, opened.disk.bytes_read, resident_bytes() - memory, log.head.offset + 1)
+
+
+def check_beside_reading(path: Path, say: Say, repetitions: int) -> dict[str, list[float]]:
+    """Both find the files in the page cache, so that what is compared is work and not waiting."""
+    with OpenStore(path, partitions=1) as opened:
+        (partition,) = opened.logs
+
+        def check() -> None:
+            found: list[list[Span]] = []
+            opened.store.check(partition, found.append)
+            while not found:
+                opened.store.pump()
+                opened.disk.poll(None)
+            assert found == [[]]
+
+        def read() -> None:
+            for file in sorted((path / "partitions").rglob("*.log")):
+                read_and_checksum(file)
+
+        read()
+        return in_turns({"check": lambda: seconds(check), "read": lambda: seconds(read)}, repetitions, say)
+
+
+def read_and_checksum(file: Path) -> int:
+    checksum = 0
+    buffer = bytearray(READ_BYTES)
+    with memoryview(buffer) as view, open(file, "rb", buffering=0) as source:
+        while count := source.readinto(buffer):
+            checksum = crc32c(view[:count], checksum)
+    return checksum
+
+
+def _sides(checks: dict[str, list[float]]) -> dict[str, list[float]]:
+    return {"above": checks["check"], "below": checks["read"]}
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(measure(Path(sys.argv[1]))))

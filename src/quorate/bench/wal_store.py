@@ -1,0 +1,155 @@
+"""A real store on a real disk, driven as a node drives it: so many appends in flight, nothing in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from quorate import batch
+from quorate.core.entry import Header, Partition, Span, partition_of
+from quorate.storage.disk import Done, Flush, Operation, ReadAt, Write
+from quorate.storage.real_disk import PolledDisk
+from quorate.storage.store import Store, StoreSettings
+
+TOPIC = bytes(range(16))
+EPOCH = 1
+
+
+class CountingDisk(PolledDisk):
+    """Counts what passes through."""
+
+    def __init__(self, directory: Path) -> None:
+        self.flushes = 0
+        self.rounds = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        super().__init__(directory)
+
+    def submit(self, lane: str, operations: Sequence[Operation], done: Done) -> None:
+        for operation in operations:
+            if type(operation) is Flush:
+                self.flushes += len(operation.files)
+            elif type(operation) is Write:
+                self.bytes_written += sum(map(len, operation.buffers))
+            elif type(operation) is ReadAt:
+                self.bytes_read += operation.length
+        self.rounds += lane == "journal"
+        super().submit(lane, operations, done)
+
+    def read_now(self, file: str, at: int, length: int) -> bytes:
+        found = super().read_now(file, at, length)
+        self.bytes_read += len(found)
+        return found
+
+
+class Log:
+    """One partition's end, as the bench appends to it."""
+
+    __slots__ = ("io", "offset", "partition", "persisted")
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.io = 0
+        self.persisted = 0
+
+
+class OpenStore:
+    """A store with some partitions, made new or found on the disk."""
+
+    def __init__(self, directory: Path, *, partitions: int, settings: StoreSettings | None = None) -> None:
+        self.done = 0
+        self.disk = CountingDisk(directory)
+        self.store = Store.open(self.disk, settings or StoreSettings(), self)
+        self.logs: dict[Partition, Log] = {}
+        known = set(self.store.partitions())
+        for number in range(partitions):
+            partition = partition_of(TOPIC, number)
+            if partition in known:
+                head = self.store.recovered(partition).head
+                self.logs[partition] = Log(partition, head.offset + 1)
+            else:
+                log = self.logs[partition] = Log(partition, 0)
+                log.io += 1
+                self.store.create(partition, log.io, b"bench")
+        self.settle()
+        self.done = 0
+
+    def append(self, payloads: Iterable[bytes], *, in_flight: int) -> int:
+        """Append each payload to the next log in turn, `in_flight` at a time; returns how many."""
+        logs = list(self.logs.values())
+        waiting = iter(payloads)
+        self.done = started = 0
+        while True:
+            for payload in _next(waiting, in_flight - (started - self.done)):
+                self._append(logs[started % len(logs)], payload)
+                started += 1
+            if started == self.done:
+                return started
+            self.store.pump()
+            self.disk.poll(None)
+
+    def _append(self, log: Log, payload: bytes) -> None:
+        found = batch.parse_batch_header(payload)
+        header = Header(EPOCH, log.offset, found.offsets_count, len(payload), crc=found.crc)
+        frames = self.store.seal(log.partition, (header,), [payload])
+        log.io += 1
+        log.offset += header.count
+        self.store.append(log.partition, log.io, frames)
+
+    def settle(self) -> None:
+        """Until everything ordered is on the disk."""
+        self.store.pump()
+        while any(log.persisted < log.io for log in self.logs.values()):
+            self.disk.poll(None)
+            self.store.pump()
+
+    # --- what the store says ---
+
+    def persisted(self, partition: Partition, io: int) -> None:
+        log = self.logs[partition]
+        self.done += io - log.persisted
+        log.persisted = io
+
+    def failed(self, partition: Partition, io: int, reason: str) -> None:
+        raise AssertionError(f"the store refused order {io}: {reason}")
+
+    def damaged(self, partition: Partition, span: Span) -> None:
+        raise AssertionError(f"damage in a log that was just written: {span}")
+
+    def fatal_error(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def close(self) -> None:
+        self.disk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def payload_of(size: int, seed: int = 1) -> bytes:
+    """A batch of one record, of `size` bytes or, where no batch has that size, a byte or two less."""
+    value = Random(seed).randbytes(size)
+    sizes = range(size - batch.BATCH_MIN, 0, -1)
+    return next(
+        payload
+        for length in sizes
+        if len(payload := batch.encode_records([(None, value[:length])])) <= size
+    )
+
+
+def _next(waiting: Iterable[bytes], count: int) -> Iterable[bytes]:
+    source = iter(waiting)
+    for _ in range(count):
+        payload = next(source, None)
+        if payload is None:
+            return
+        yield payload

@@ -1,0 +1,124 @@
+"""`quorate bench`: the promised figures, measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorate.cli import say
+from quorate.cli.wrong import WrongUsage, no_such
+
+if TYPE_CHECKING:
+    from quorate.bench.report import Claim, Figure, Report
+
+EPILOG = """\b
+[bold]Examples[/bold]
+quorate bench wal                    the log on this machine's disk
+quorate bench wal --directory DIR    on another disk
+quorate bench core --json            one JSON object, for programs
+quorate bench sim --check            exit code 1 if a bound is missed
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("bench", epilog=EPILOG)(bench)
+
+
+def bench(
+    what: Annotated[str, typer.Argument(metavar="wal|core|sim|cluster", help="What to measure.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller and fewer: a look, not a figure.")] = False,
+    directory: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Measure the disk that holds this directory (it is left as it was)."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a bound is missed.")] = False,
+) -> None:
+    """Measure what was promised: ratios within one run, medians with their spread.
+
+    [bold]wal[/bold] the log: group commit beside raw writes and flushes, opening and checking a large log.
+    [bold]core[/bold] the protocol: what a step costs, for small and large payloads.
+    [bold]sim[/bold] the simulator: events per second, and where the time goes.
+    [bold]cluster[/bold] three real processes with real flushes: latency and throughput.
+    """
+    if what not in BENCHES:
+        raise no_such("benchmark", what, BENCHES)
+    if directory is not None and not directory.is_dir():
+        raise WrongUsage(f"there is no directory {str(directory)!r}; make it, or name another with --directory")
+    report = BENCHES[what](quick, directory)
+    if json:
+        say.print_json(report)
+    else:
+        show(report)
+    if check and not report.held:
+        raise typer.Exit(1)
+
+
+def _wal(quick: bool, directory: Path | None) -> Report:
+    from quorate.bench import wal
+
+    return wal.run(say.progress_line, directory=directory, quick=quick)
+
+
+def _core(quick: bool, _: Path | None) -> Report:
+    from quorate.bench import core
+
+    return core.run(say.progress_line, repetitions=5 if quick else core.REPETITIONS)
+
+
+def _sim(quick: bool, _: Path | None) -> Report:
+    from quorate.bench import sim
+
+    return sim.run(say.progress_line, quick=quick)
+
+
+def _cluster(quick: bool, directory: Path | None) -> Report:
+    from quorate.bench import cluster
+
+    return cluster.run(say.progress_line, directory=directory, quick=quick)
+
+
+BENCHES: dict[str, Callable[[bool, Path | None], Report]] = {
+    "wal": _wal,
+    "core": _core,
+    "sim": _sim,
+    "cluster": _cluster,
+}
+
+
+def show(report: Report) -> None:
+    out = say.console()
+    out.print(f"\n[bold]{report.bench}[/bold]: {report.title}")
+    out.print(" · ".join(f"{key} {value}" for key, value in report.machine.items()), style="dim")
+    out.print(
+        say.table(
+            "", ("measured", "median", "min – max", "samples"), map(_figure_row, report.figures), right=(1, 2, 3)
+        )
+    )
+    if report.shares:
+        rows = [(share.name, f"{share.percent:.1f} %", "█" * round(share.percent / 2)) for share in report.shares]
+        out.print(say.table("", ("where the time goes", "share", ""), rows, right=(1,)))
+    if report.claims:
+        rows = [_claim_row(claim) for claim in report.claims]
+        out.print(say.table("", ("promised", "wanted", "median", "min – max", ""), rows, right=(1, 2, 3)))
+    for note in report.notes:
+        out.print(f"· {note}")
+    out.print(f"· again: {report.command}")
+
+
+def _figure_row(figure: Figure) -> tuple[str, str, str, str]:
+    unit = f" {figure.unit}" if figure.unit else ""
+    return figure.name, f"{say.rounded(figure.median)}{unit}", _spread(figure), str(figure.samples)
+
+
+def _claim_row(claim: Claim) -> tuple[str, str, str, str, str]:
+    unit = f" {claim.unit}" if claim.unit else ""
+    verdict = "[green]held[/green]" if claim.held else "[bold red]missed[/bold red]"
+    return claim.name, claim.wanted, f"{say.rounded(claim.median)}{unit}", _spread(claim), verdict
+
+
+def _spread(figure: Figure | Claim) -> str:
+    return f"{say.rounded(figure.min)} – {say.rounded(figure.max)}"

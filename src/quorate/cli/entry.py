@@ -1,0 +1,99 @@
+"""The `quorate` command: its subcommands, and how each ends.
+
+Only what is needed to parse a command line is imported here; each subcommand imports the rest when it runs,
+so that `quorate --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from quorate import __version__
+from quorate.cli import bench, demo, mutants, scenario, sim
+from quorate.cli.wrong import WrongUsage, in_one_line
+
+WRONG_USAGE, INTERRUPTED, READER_LEFT = 2, 130, 141
+"""The last two as a shell reports a process that SIGINT or SIGPIPE ended."""
+
+app = typer.Typer(
+    name="quorate",
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for part in (sim, mutants, scenario, bench, demo):
+    part.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"quorate {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="A first look: [bold]quorate demo[/bold]. Every command explains itself with [bold]--help[/bold].",
+)
+def quorate(
+    context: typer.Context,
+    version: Annotated[  # the callback prints it
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """A replicated log store in which each topic chooses how its copies agree."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do what a command line says; the exit code."""
+    try:
+        status = app(args=list(arguments), prog_name="quorate", standalone_mode=False)
+    except WrongUsage as wrong:
+        _complain(str(wrong))
+        return WRONG_USAGE
+    except typer.TyperException as wrong:
+        _complain(_with_pointer(wrong))
+        return WRONG_USAGE
+    except (BrokenPipeError, SystemExit):  # typer turns the one into the other
+        return _quietly()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    if status == INTERRUPTED:
+        _complain("interrupted")
+    return status if isinstance(status, int) else 0
+
+
+def main() -> NoReturn:
+    status = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = _quietly()
+    sys.exit(status)
+
+
+def _complain(text: str) -> None:
+    print(f"quorate: {in_one_line(text)}", file=sys.stderr)
+
+
+def _with_pointer(wrong: typer.TyperException) -> str:
+    """The parser's own words, and where the right ones are listed."""
+    message = wrong.format_message().strip().rstrip(".").replace(". Did you mean", "; did you mean")
+    context = getattr(wrong, "ctx", None)
+    path = context.command_path if context is not None else "quorate"
+    pause = "" if message.endswith("?") else ";"
+    return f"{message[:1].lower()}{message[1:]}{pause} see `{path} --help`"
+
+
+def _quietly() -> int:
+    """Whoever read our output has left (`| head`): no complaint, now or when Python flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
+    return READER_LEFT

@@ -1,0 +1,72 @@
+"""Words and tables for people, on a terminal or without one.
+
+Results are printed to stdout. Progress goes to stderr: live on a terminal, plain lines now and then elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+PLAIN_WIDTH = 110
+"""Where nobody's terminal says how wide a line may be."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PLAIN_WIDTH
+    return Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)
+
+
+def print_json(thing: Any) -> None:
+    """One object, for programs."""
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(thing), indent=2).decode())
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> Table:
+    """A table whose columns numbered in `right` hold numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="right" if number in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def progress_line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def rounded(number: float) -> str:
+    """Three figures that count, and no more digits than help."""
+    size = abs(number)
+    if size >= 100:
+        return f"{number:,.0f}"
+    if size >= 10:
+        return f"{number:.1f}"
+    if size >= 1:
+        return f"{number:.2f}"
+    return f"{number:.3g}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,276 @@
+"""`quorate sim`: a protocol through worlds of faults, many seeds at once or one of them line by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from quorate.cli import say
+from quorate.cli.wrong import WrongUsage, check_writable, no_such, write_text
+
+if TYPE_CHECKING:
+    from quorate.cli.worlds import Totals
+    from quorate.sim.run import Plan, Verdict
+
+PROTOCOLS = ("raft",)
+SEEDS = "0:100"
+NODES_MAX = 9
+STDOUT = "-"
+
+EPILOG = """\b
+[bold]Examples[/bold]
+quorate sim raft                                  a hundred worlds with every kind of fault
+quorate sim raft --seeds 0:500 --jobs 2           five times as many, on two cores
+quorate sim raft --faults network,crash           only these faults
+quorate sim raft --seed 7 --trace                 one world, line by line
+quorate sim raft --seed 7 --story story.svg       one world as a picture
+quorate sim raft --seed 7 --shrink                a failing world, made as short as it can be
+
+[bold]Faults[/bold]
+all, none, or names with commas between: network crash power pause clock disk damage full-disk slow-disk wipe
+
+[bold]Exit code[/bold]
+0 nothing was violated, 1 something was, 2 wrong usage.
+"""
+
+
+class TraceMayStandAlone(TyperCommand):
+    """`--trace` with no file behind it means stdout."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        for index, word in enumerate(given):
+            if word == "--trace":
+                behind = given[index + 1] if index + 1 < len(given) else "--"
+                if behind in PROTOCOLS or (behind.startswith("-") and behind != STDOUT):
+                    given[index] = f"--trace={STDOUT}"
+        return super().parse_args(ctx, given)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("sim", cls=TraceMayStandAlone, epilog=EPILOG)(sim)
+
+
+def sim(
+    protocol: Annotated[str, typer.Argument(metavar="raft", help="How the copies agree.")],
+    seeds: Annotated[
+        str | None, typer.Option(metavar="FIRST:END", help=f"A range of worlds, END left out. [default: {SEEDS}]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", min=0, help="One world.")] = None,
+    faults: Annotated[str, typer.Option(metavar="NAMES", help="What goes wrong: see below.")] = "all",
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=NODES_MAX, help="How many nodes vote.")] = 3,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Processes; the results are the same.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    trace: Annotated[
+        str | None, typer.Option(metavar="[FILE]", help="The story, one line an event, to stdout or a file.")
+    ] = None,
+    story: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="The story as a picture: a space-time diagram.")
+    ] = None,
+    shrink: Annotated[bool, typer.Option("--shrink", help="Make a failing seed's story shorter.")] = False,
+    learners: Annotated[
+        int | None, typer.Option(metavar="N", min=0, max=3, help="Nodes that follow and do not vote. [default: drawn]")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="0,3,…", help="Only these faults of the schedule; `none` for none.")
+    ] = None,
+    until: Annotated[
+        float | None, typer.Option(metavar="S", min=0.0, help="Faults and load end at this virtual second.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=NUMBER", help="A tunable, instead of the drawn one.")
+    ] = None,
+) -> None:
+    """Run a protocol through made-up worlds full of faults, and check every invariant after every event."""
+    chosen = chosen_seeds(seed, seeds, one=trace is not None or story is not None or shrink)
+    if json and trace == STDOUT:
+        raise WrongUsage("--json and --trace cannot both have stdout; give --trace a file")
+    check_writable(story)
+    check_writable(Path(trace) if trace is not None and trace != STDOUT else None)
+    plans = make_plans(
+        chosen,
+        protocol=protocol,
+        faults=faults,
+        nodes=nodes,
+        learners=learners,
+        only=parse_only(only),
+        until=until,
+        overrides=parse_settings(settings or []),
+    )
+    if trace is not None or story is not None or shrink:
+        failed = tell_one(plans[0], json=json, trace=trace, story=story, shrink=shrink)
+    else:
+        failed = tell_many(plans, json=json, jobs=jobs)
+    if failed:
+        raise typer.Exit(1)
+
+
+# ---- what was asked for ----
+
+
+def chosen_seeds(seed: int | None, seeds: str | None, *, one: bool) -> range:
+    if seed is not None and seeds is not None:
+        raise WrongUsage("--seed names one world and --seeds a range; give one of them")
+    if seed is not None:
+        return range(seed, seed + 1)
+    if one and seeds is None:
+        raise WrongUsage("--trace, --story and --shrink tell of one world; name it with --seed N")
+    chosen = parse_seeds(seeds if seeds is not None else SEEDS)
+    if one and len(chosen) > 1:
+        raise WrongUsage(f"--trace, --story and --shrink tell of one world, not {len(chosen)}; name it with --seed N")
+    return chosen
+
+
+def parse_seeds(text: str) -> range:
+    first, colon, end = text.partition(":")
+    if not (first.isascii() and first.isdigit()) or (colon and not (end.isascii() and end.isdigit())):
+        raise WrongUsage(f"{text!r} is no range of seeds; write FIRST:END, as in 0:500 (500 is left out)")
+    chosen = range(int(first), int(end) if colon else int(first) + 1)
+    if not chosen:
+        raise WrongUsage(f"there is no seed in {text!r}; the end is left out and must be above the start")
+    return chosen
+
+
+def parse_only(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    if text == "none":
+        return ()
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise WrongUsage(f"--only {text!r}: write the places of faults in the schedule, as in 0,3,5, or none")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def parse_settings(texts: list[str]) -> dict[str, int | float]:
+    settings: dict[str, int | float] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise WrongUsage(f"--set {text!r}: write NAME=NUMBER, as in partitions_count=2")
+        try:
+            settings[name] = int(value)
+        except ValueError:
+            try:
+                settings[name] = float(value)
+            except ValueError:
+                raise WrongUsage(f"--set {text!r}: {value!r} is no number") from None
+    return settings
+
+
+def make_plans(
+    seeds: range,
+    *,
+    protocol: str,
+    faults: str,
+    nodes: int,
+    learners: int | None,
+    only: tuple[int, ...] | None,
+    until: float | None,
+    overrides: dict[str, int | float],
+) -> list[Plan]:
+    if protocol not in PROTOCOLS:
+        raise no_such("protocol", protocol, PROTOCOLS)
+    from quorate.sim import tunables
+    from quorate.sim.run import Plan
+
+    profiles = parse_faults(faults)
+    try:
+        tunables.draw(seeds[0], overrides)
+    except ValueError as error:
+        raise WrongUsage(f"--set: {error}; src/quorate/sim/tunables.py lists them") from error
+    return [Plan(seed, protocol, profiles, nodes, learners, overrides, only, until) for seed in seeds]
+
+
+def parse_faults(text: str) -> tuple[str, ...]:
+    from quorate.sim.faults import PROFILES, parse_profiles
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = ("all", "none", *PROFILES)
+    for name in names:
+        if name not in known:
+            raise no_such("kind of fault", name, known)
+    if not names:
+        raise WrongUsage("--faults names nothing; write all, none, or names with commas between")
+    return parse_profiles(text if names != ["none"] else "none")
+
+
+# ---- many worlds ----
+
+
+def tell_many(plans: list[Plan], *, json: bool, jobs: int) -> bool:
+    """True if something was violated."""
+    from quorate.cli.sweep import verdicts
+    from quorate.cli.worlds import Totals, show, summary, watched
+
+    totals = Totals(plans[0].protocol)
+    watched(verdicts(plans, jobs), totals, len(plans))
+    found = totals.finish()
+    if json:
+        say.print_json(found)
+    else:
+        out = say.console()
+        show(totals, out)
+        out.print(f"[bold]{summary(totals)}[/bold]", soft_wrap=True)
+    return bool(found.violations)
+
+
+# ---- one world ----
+
+
+def tell_one(plan: Plan, *, json: bool, trace: str | None, story: Path | None, shrink: bool) -> bool:
+    from quorate.sim.run import run_plan
+
+    verdict = run_plan(plan, trace=True)
+    if shrink and verdict.violations:
+        plan, verdict = shrunk(plan, verdict)
+    elif shrink:
+        say.progress_line(f"seed {plan.seed}: nothing was violated, so there is nothing to shrink")
+    if trace == STDOUT:
+        for happening in verdict.happenings or ():
+            print(happening)
+    elif trace is not None:
+        write_text(Path(trace), "".join(f"{happening}\n" for happening in verdict.happenings or ()))
+        say.progress_line(f"the story: {trace} ({len(verdict.happenings or ()):,} lines)")
+    if story is not None:
+        write_text(story, drawn(plan, verdict))
+        say.progress_line(f"the picture: {story}")
+    tell_verdict(plan, verdict, json=json, on_stderr=trace == STDOUT)
+    return bool(verdict.violations)
+
+
+def tell_verdict(plan: Plan, verdict: Verdict, *, json: bool, on_stderr: bool) -> None:
+    from quorate.cli.worlds import Totals, show, summary
+
+    totals: Totals = Totals(plan.protocol)
+    totals.add(verdict)
+    if json:
+        say.print_json(totals.finish())
+        return
+    out = say.console(stderr=on_stderr)
+    if not on_stderr:
+        show(totals, out)
+    elif verdict.violations:
+        found = verdict.violations[0]
+        out.print(f"{found.invariant}: {found.detail}", soft_wrap=True, markup=False)
+    out.print(f"[bold]{summary(totals)}[/bold]", soft_wrap=True)
+
+
+def shrunk(plan: Plan, verdict: Verdict) -> tuple[Plan, Verdict]:
+    raise NotImplementedError
+
+
+def drawn(plan: Plan, verdict: Verdict) -> str:
+    """The story as a picture, of the partition that it is about."""
+    from quorate.sim.draw import draw
+
+    found = verdict.violations[0] if verdict.violations else None
+    return draw(
+        verdict.happenings or (),
+        title=f"{plan.protocol}, seed {plan.seed}",
+        subtitle=plan.command(),
+        violation=f"{found.invariant}: {found.detail}" if found is not None else None,
+    )

@@ -1,0 +1,151 @@
+"""What came of many simulated worlds: summed up, shown while it grows, and told at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from quorate.cli import say
+from quorate.sim.run import Sum, Verdict, Violation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PLAIN_EVERY_S = 5.0
+"""How often progress is told where nobody's terminal shows it live."""
+VIOLATIONS_SHOWN_MAX = 20
+
+THROWN = {
+    "partitions": "network partitions: both ways, one way, bridges, flapping",
+    "storms": "network storms: messages lost, doubled, late, replayed",
+    "crashes": "processes crashed",
+    "power_losses": "power losses: unflushed writes gone or torn",
+    "pauses": "processes paused beyond every time-out",
+    "clock_changes": "clocks made to drift or jump",
+    "flush_errors": "flushes failed, pages dropped",
+    "damaged": "places on disks damaged: flipped, zeroed, swapped",
+    "filled": "disks filled up",
+    "slowed": "disks slowed down, up to a hundred times",
+    "wiped": "disks wiped",
+}
+
+
+class Totals:
+    """Everything that is summed up over verdicts."""
+
+    SUMMED = ("events", "acknowledged", "elections", "truncations", "crashes", "partitions", "damaged")
+
+    def __init__(self, protocol: str) -> None:
+        self.sum = Sum(protocol, violations=[])
+        self.reads = 0
+        self.thrown = dict.fromkeys(THROWN, 0)
+        self.seconds = 0.0
+        """Virtual ones."""
+        self._began = perf_counter()
+        self.taken = 0.0
+
+    def add(self, verdict: Verdict) -> None:
+        self.sum.seeds += 1
+        for name in self.SUMMED:
+            setattr(self.sum, name, getattr(self.sum, name) + getattr(verdict, name))
+        self.reads += verdict.reads
+        self.seconds += verdict.seconds
+        for name in self.thrown:
+            self.thrown[name] += getattr(verdict.toll, name)
+        self.sum.violations += verdict.violations
+        self.taken = perf_counter() - self._began
+        self.sum.events_per_second = round(self.sum.events / self.taken, 1)
+
+    def finish(self) -> Sum:
+        """In the order of seeds, whoever ran them."""
+        self.sum.violations.sort(key=lambda violation: violation.seed)
+        return self.sum
+
+
+def watched(verdicts: Iterable[Verdict], totals: Totals, count: int) -> None:
+    """Sum up verdicts as they come, while a person can see how far it is."""
+    screen = say.console(stderr=True)
+    shown = _live(verdicts, totals, count, screen) if screen.is_terminal else _plain(verdicts, totals, count)
+    for verdict in shown:
+        totals.add(verdict)
+
+
+def _live(verdicts: Iterable[Verdict], totals: Totals, count: int, screen: Console) -> Iterator[Verdict]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.completed}/{task.total} seeds"),
+        TextColumn("{task.fields[found]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=screen, transient=True) as progress:
+        task = progress.add_task(totals.sum.protocol, total=count, found="")
+        for verdict in verdicts:
+            yield verdict
+            progress.update(task, advance=1, found=_so_far(totals))
+
+
+def _plain(verdicts: Iterable[Verdict], totals: Totals, count: int) -> Iterator[Verdict]:
+    told = monotonic()
+    for verdict in verdicts:
+        yield verdict
+        if monotonic() - told >= PLAIN_EVERY_S and totals.sum.seeds < count:
+            told = monotonic()
+            left = totals.taken / totals.sum.seeds * (count - totals.sum.seeds)
+            say.progress_line(f"{totals.sum.seeds}/{count} seeds, {_so_far(totals)}, {say.duration(left)} left")
+
+
+def _so_far(totals: Totals) -> str:
+    found = len(totals.sum.violations)
+    violations = f"{found} violation{'s' if found != 1 else ''}"
+    rate = f"{totals.sum.events_per_second:,.0f}/s"
+    return f"{totals.sum.events:,} events ({rate}), {violations}"
+
+
+# ---- the end of it ----
+
+
+def show(totals: Totals, out: Console) -> None:
+    found = totals.finish()
+    thrown = [(f"{totals.thrown[name]:,}", words) for name, words in THROWN.items() if totals.thrown[name]]
+    if thrown:
+        out.print(say.table("What was thrown at it", ("times", ""), thrown, right=(0,)))
+    if found.violations:
+        show_violations(found.violations, out)
+        return
+    out.print(say.table("What held", ("checked", ""), held(totals), right=(0,)))
+
+
+def held(totals: Totals) -> list[tuple[str, str]]:
+    found = totals.sum
+    return [
+        (f"{found.events:,}", "events, and after each one every invariant"),
+        (f"{found.acknowledged:,}", "acknowledged writes: none lost, none doubled, order kept"),
+        (f"{totals.reads:,}", "reads: only settled entries, never backwards, no phantoms"),
+        (f"{found.elections:,}", "elections: never two leaders in one epoch, none without what was settled"),
+        (f"{found.truncations:,}", "logs cut back: never below what was settled"),
+        (f"{found.seeds:,}", "worlds healed: all copies equal, every client answered, idle groups silent"),
+    ]
+
+
+def show_violations(violations: list[Violation], out: Console) -> None:
+    shown = violations[:VIOLATIONS_SHOWN_MAX]
+    rows = [(str(violation.seed), violation.invariant, violation.detail) for violation in shown]
+    out.print(say.table("[red]What did not hold[/red]", ("seed", "invariant", "detail"), rows, right=(0,)))
+    if len(violations) > len(shown):
+        out.print(f"… and {len(violations) - len(shown):,} more (--json lists all)")
+    out.print(f"Again, line by line:  {violations[0].reproduce} --trace", soft_wrap=True)
+    out.print(f"The shortest story:   {violations[0].reproduce} --shrink", soft_wrap=True)
+
+
+def summary(totals: Totals) -> str:
+    found = totals.sum
+    count = len(found.violations)
+    verdict = "nothing was violated" if not count else f"{count:,} violation{'s' if count > 1 else ''}"
+    return (
+        f"{found.protocol}: {found.seeds:,} world{'s' if found.seeds != 1 else ''}, {found.events:,} events in "
+        f"{say.duration(totals.taken)} ({found.events_per_second:,.0f} events/s): {verdict}"
+    )

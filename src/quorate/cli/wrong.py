@@ -1,0 +1,47 @@
+"""What a person got wrong, said in one line: what it is, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+
+class WrongUsage(Exception):
+    """One line for stderr; the command ends with exit code 2."""
+
+
+def no_such(kind: str, name: str, known: Iterable[str]) -> WrongUsage:
+    """A name that nothing has; the nearest one is suggested, or all are listed."""
+    names = list(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    advice = f"did you mean {close[0]!r}?" if close else f"there is: {', '.join(names) or 'none'}"
+    return WrongUsage(f"there is no {kind} {name!r}; {advice}")
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file that a person named."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WrongUsage(
+            f"cannot write {str(file)!r}: {in_words(error)}; name a file in a directory that exists"
+        ) from error
+
+
+def check_writable(file: Path | None) -> None:
+    """Say before a long run, not after it, that its result will find no place."""
+    if file is None:
+        return
+    if file.is_dir():
+        raise WrongUsage(f"cannot write {str(file)!r}: it is a directory; name a file in it")
+    if not file.parent.is_dir():
+        raise WrongUsage(f"cannot write {str(file)!r}: there is no directory {str(file.parent)!r}; make it first")
+
+
+def in_words(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,128 @@
+"""Orders that a replica gives, in the imperative. The host executes them in the order given.
+
+`Append`, `Cut`, `SaveState`, `Repair`, `StageChunk`, `InstallSnapshot` and `RemovePrefix` go to the disk,
+carry an io number, and are answered by `Persisted` or `Failed`. Nothing promises anything before that.
+Bytes never pass through here: the host finds the payload of every header that an effect names in what the
+step was about (the received message, the proposal, the read) or in its own log.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from quorate.core.entry import EntryId, Header, Member, Snapshot, Span
+
+
+class Append(msgspec.Struct, frozen=True, gc=False):
+    """Write these entries behind the current end of the log."""
+
+    io: int
+    headers: tuple[Header, ...]
+
+
+class Cut(msgspec.Struct, frozen=True, gc=False):
+    """Forget every entry above `to`. Durable before anything is appended over it."""
+
+    io: int
+    to: EntryId
+
+
+class SaveState(msgspec.Struct, frozen=True, gc=False):
+    """Keep the protocol's own state (epoch, vote): a small Struct that msgpack can carry."""
+
+    io: int
+    state: Any
+
+
+class Repair(msgspec.Struct, frozen=True, gc=False):
+    """Write these entries, whose bytes arrived with this step, where the faulty ones were."""
+
+    io: int
+    headers: tuple[Header, ...]
+
+
+class StageChunk(msgspec.Struct, frozen=True, gc=False):
+    """Keep a piece of an arriving snapshot; `at` 0 starts a new one."""
+
+    io: int
+    at: int
+
+
+class InstallSnapshot(msgspec.Struct, frozen=True, gc=False):
+    """The staged snapshot is whole: make it the state, and let the log start behind it.
+
+    With `keep`, this log holds its last entry and what is above it stays; without, the log is empty then.
+    """
+
+    io: int
+    snapshot: Snapshot
+    keep: bool
+
+
+class RemovePrefix(msgspec.Struct, frozen=True, gc=False):
+    """Entries up to `to` (which a snapshot covers) need not be kept."""
+
+    io: int
+    to: EntryId
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Send a message; the host attaches the bytes of the entries or the chunk that it names."""
+
+    to: int
+    message: Any
+
+
+class Read(msgspec.Struct, frozen=True, gc=False):
+    """Fetch headers (and hold their bytes) from the entry that holds `first` on. Answered by `Loaded`."""
+
+    token: int
+    first: int
+    last: int
+    bytes_max: int
+
+
+class Commit(msgspec.Struct, frozen=True, gc=False):
+    """Every offset up to `offset` is settled and flushed here: machines apply it, readers may see it."""
+
+    offset: int
+
+
+class TakeSnapshot(msgspec.Struct, frozen=True, gc=False):
+    """Snapshot the machine's state as of some settled offset. Answered by `SnapshotTaken` or its failure."""
+
+
+class Outcome(StrEnum):
+    """What became of a proposal."""
+
+    SETTLED = "settled"
+    NOT_LEADER = "not leader"
+    UNKNOWN = "unknown"
+    """Leadership ended first: the entries may be settled yet, or never (rule 9: never 'not written')."""
+    BUSY = "busy"
+    FULL = "disk full"
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """Answer a client. `offset` is a settled proposal's first; `leader` a hint for the next try."""
+
+    request: int
+    outcome: Outcome
+    offset: int = -1
+    epoch: int = 0
+    leader: int = 0
+
+
+class Report(msgspec.Struct, frozen=True, gc=False):
+    """Something a person should hear about: damage that no peer could repair, say."""
+
+    what: str
+    span: Span | None = None
+    member: Member | None = None
+
+
+DiskEffect = Append | Cut | SaveState | Repair | StageChunk | InstallSnapshot | RemovePrefix
+Effect = DiskEffect | Send | Read | Commit | TakeSnapshot | Reply | Report

@@ -1,0 +1,142 @@
+"""What a log is made of, as the protocols see it: entry ids, headers and control records.
+
+The core never holds a payload. A `Header` says everything a protocol needs to know about an entry, so that
+a 1 MiB batch costs it as much as a 1-byte one. Control entries are the exception: they are few, they are
+small, and protocols act on them, so a control entry's header carries the decoded record.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NewType
+
+import msgspec
+
+Partition = NewType("Partition", bytes)
+"""16 bytes of topic id and a big-endian 4-byte partition number: the identity that every frame carries."""
+
+PARTITION_BYTES = 20
+
+Node = NewType("Node", int)
+
+FORMAT_VERSION = 1
+"""The version of messages and frames that this code writes."""
+
+
+def partition_of(topic_id: bytes, number: int) -> Partition:
+    """The identity of partition `number` of one creation of a topic."""
+    assert len(topic_id) == 16
+    return Partition(topic_id + number.to_bytes(4, "big"))
+
+
+class Member(msgspec.Struct, frozen=True, gc=False, order=True):
+    """One life of one node's disk for a partition. A wiped disk comes back as another incarnation."""
+
+    node: int
+    incarnation: int
+
+
+class EntryId(msgspec.Struct, frozen=True, gc=False, order=True):
+    """(epoch, last offset of the entry); ordered by epoch, then offset (OX-4).
+
+    Also used for positions inside an entry: within an epoch every replica cuts its entries at the same
+    offsets, so (epoch, offset) decides whether two logs agree there even between boundaries.
+    """
+
+    epoch: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.offset}"
+
+
+NOWHERE = EntryId(0, -1)
+"""The position before the first entry of a log that has lost nothing."""
+
+
+class Kind(IntEnum):
+    """What an entry holds."""
+
+    RECORDS = 0
+    CONTROL = 1
+
+
+class Flag(IntEnum):
+    """Bits of a header's flags."""
+
+    SYNCHRONOUS = 1
+    TRANSACTIONAL = 2
+
+
+class NoOp(msgspec.Struct, frozen=True, gc=False, tag="noop"):
+    """The first entry of a leader's epoch: commits, by counting, everything before it."""
+
+    leader: int
+
+
+class Membership(msgspec.Struct, frozen=True, gc=False, tag="membership"):
+    """Who counts from this entry on. `outgoing` is the old ensemble while a change is joint."""
+
+    ensemble: tuple[Member, ...]
+    learners: tuple[Member, ...] = ()
+    outgoing: tuple[Member, ...] = ()
+
+
+Control = NoOp | Membership
+"""Control records known so far; CONFIRM, ROLLBACK, PROMOTE and transaction markers join them."""
+
+STICKY_CONTROLS: tuple[type, ...] = (Membership,)
+"""Controls that stay in force after they are settled, and so stay in a log's control index."""
+
+
+class Header(msgspec.Struct, frozen=True, gc=False):
+    """One entry: it covers offsets `offset … last`; `size` and `crc` are its payload's.
+
+    The size and crc of a control entry that the core itself makes are 0 here: the host encodes the record
+    and fills them in on the way to the disk.
+    """
+
+    epoch: int
+    offset: int
+    count: int = 1
+    size: int = 0
+    kind: int = Kind.RECORDS
+    flags: int = 0
+    crc: int = 0
+    control: Control | None = None
+
+    @property
+    def last(self) -> int:
+        return self.offset + self.count - 1
+
+    @property
+    def id(self) -> EntryId:
+        return EntryId(self.epoch, self.offset + self.count - 1)
+
+    def __str__(self) -> str:
+        what = type(self.control).__name__.lower() if self.control is not None else f"{self.size}B"
+        return f"{self.epoch}-{self.offset}..{self.last} {what}" if self.count > 1 else f"{self.id} {what}"
+
+
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
+    """A snapshot on some disk: everything up to `last`, whose frame has `checksum`, in `size` bytes."""
+
+    last: EntryId
+    checksum: int
+    size: int
+
+
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """A faulty stretch of a log: bytes that are known to have been there and cannot be read.
+
+    `before` is the entry just below the stretch; `last` is the id of its last entry. Both are always known:
+    the next intact frame names its predecessor, and the mark names the head. Any log that holds both ids
+    holds the very entries that are missing between them (log matching).
+    """
+
+    before: EntryId
+    last: EntryId
+
+    @property
+    def first_offset(self) -> int:
+        return self.before.offset + 1

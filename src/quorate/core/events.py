@@ -1,0 +1,129 @@
+"""Facts that a replica is told, in the past tense. `step(now, event)` is the only door into it.
+
+Disk orders carry an io number; numbers rise by one per replica, and completions arrive in their order, so
+`Persisted(7)` says that everything up to order 7 is on the disk to stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quorate.core.entry import EntryId, Header, Member, Snapshot, Span
+
+
+class Recovered(msgspec.Struct, frozen=True, gc=False):
+    """What was found on the disk: the start of everything a replica may claim to know."""
+
+    base: EntryId
+    """The entry just below the first kept one (the snapshot's last, or NOWHERE)."""
+    head: EntryId
+    """The last entry that was ever known to be flushed; below it there may be faulty spans."""
+    epochs: tuple[tuple[int, int], ...]
+    """(epoch, first offset) of every epoch above base, ascending; unknown inside faulty spans."""
+    headers: tuple[Header, ...] = ()
+    """The newest headers, contiguous up to head; empty if the head itself is faulty."""
+    controls: tuple[Header, ...] = ()
+    """Sticky control entries of the kept log, and every control entry among `headers`."""
+    commit: int = -1
+    """A lower bound of what was settled."""
+    faulty: tuple[Span, ...] = ()
+    state: Any = None
+    """The protocol's own saved state; None where this replica has never saved one."""
+    snapshot: Snapshot | None = None
+    """The newest intact snapshot. None though the log has a base: it was damaged, and a peer's is needed."""
+
+
+class Started(msgspec.Struct, frozen=True, gc=False):
+    """The process is up and the disk has been read. The first event, exactly once."""
+
+    recovered: Recovered
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """A message arrived. The network may have lost, repeated, delayed and reordered others."""
+
+    sender: Member
+    message: Any
+
+
+class Proposed(msgspec.Struct, frozen=True, gc=False):
+    """A client wants these entries appended. Their epoch and offset are still 0: the leader fills them in."""
+
+    request: int
+    headers: tuple[Header, ...]
+
+
+class Persisted(msgspec.Struct, frozen=True, gc=False):
+    """Every disk order up to and including `io` is flushed."""
+
+    io: int
+
+
+class Failed(msgspec.Struct, frozen=True, gc=False):
+    """Order `io` and all later ones of this replica were refused, with nothing of them kept.
+
+    The log on disk ends where the last persisted order left it. (A failed flush is not reported here: it
+    ends the process.)
+    """
+
+    io: int
+    reason: str
+
+
+class Loaded(msgspec.Struct, frozen=True, gc=False):
+    """The answer to `Read`: contiguous headers from the entry that holds `first`; none if it is not there."""
+
+    token: int
+    headers: tuple[Header, ...]
+
+
+class SnapshotTaken(msgspec.Struct, frozen=True, gc=False):
+    """A snapshot is on the disk to stay."""
+
+    snapshot: Snapshot
+
+
+class SnapshotFailed(msgspec.Struct, frozen=True, gc=False):
+    """No snapshot was taken (the disk is full); the old one, if any, stands."""
+
+    reason: str
+
+
+class Damaged(msgspec.Struct, frozen=True, gc=False):
+    """A read or the scrubber found bytes that are not what was written."""
+
+    span: Span
+
+
+class Suspected(msgspec.Struct, frozen=True, gc=False):
+    """Nothing has been heard from a node for a while. Repeated as long as that lasts."""
+
+    node: int
+
+
+class Commanded(msgspec.Struct, frozen=True, gc=False):
+    """Somebody with authority (a person, the operator, the controller) ordered something."""
+
+    command: Any
+
+
+class TimePassed(msgspec.Struct, frozen=True, gc=False):
+    """The replica's deadline has come."""
+
+
+Event = (
+    Started
+    | Received
+    | Proposed
+    | Persisted
+    | Failed
+    | Loaded
+    | SnapshotTaken
+    | SnapshotFailed
+    | Damaged
+    | Suspected
+    | Commanded
+    | TimePassed
+)

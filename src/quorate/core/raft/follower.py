@@ -1,0 +1,203 @@
+"""The follower: stores what the leader of its epoch sends, and stands for election when none is heard.
+
+A learner is a follower that never votes and never stands (YB-5).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quorate.core import effects
+from quorate.core.entry import EntryId, Member, Snapshot
+from quorate.core.raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    SnapshotChunk,
+    SnapshotResponse,
+)
+from quorate.core.raft.roles import Role
+from quorate.core.raft.staging import Staging
+
+if TYPE_CHECKING:
+    from quorate.core.raft.replica import Replica
+
+
+class Follower(Role):
+    name = "follower"
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(replica)
+        self._acknowledge = False
+        """Entries were ordered whose flush the leader waits to hear of."""
+        self._answered = -1
+
+    def enter(self) -> None:
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        timeout = self.replica.config.tuning.election_timeout_s
+        self.deadline = self.replica.now + timeout * (1.0 + self.replica.rng.random())
+
+    def granted_vote(self) -> None:
+        self.restart_clock()
+
+    def suspected(self, node: int) -> None:
+        if self.deadline is None and node == self.replica.leader:
+            self.restart_clock()
+
+    def woke(self) -> None:
+        if self.replica.can_lead():
+            self.replica.become("candidate")
+        else:
+            self.replica.leader = 0
+            self.restart_clock()
+
+    def receive(self, sender: Member, message: Any) -> None:
+        if type(message) is AppendEntries:
+            self._append_entries(sender, message)
+        elif type(message) is SnapshotChunk:
+            self._snapshot_chunk(sender, message)
+
+    # --- entries ---
+
+    def _append_entries(self, sender: Member, message: AppendEntries) -> None:
+        replica = self.replica
+        self._follow(sender)
+        if replica.installing:
+            return
+        if not replica.log.holds(message.prev):
+            self._answer(accepted=False, probe=message.prev.offset, theirs=message.prev)
+            return
+        replica.staging = None
+        if not message.headers:
+            if not message.search:
+                self._verify(message.prev, message.commit)
+            self._answer(accepted=True, probe=message.prev.offset, quiet=self._may_rest(message))
+            return
+        plan = replica.plan(message)
+        if plan.repair:
+            replica.repair(plan.repair)
+        if plan.gives_up is not None:
+            replica.owe(plan.gives_up)
+        if plan.cut_to is not None:
+            replica.cut(plan.cut_to)
+        if plan.append:
+            replica.append(plan.append)
+        self._verify(plan.verified, message.commit)
+        if plan.append and replica.durable.offset < replica.log.head.offset:
+            self._acknowledge = True  # Said once, when it is flushed: see persisted().
+        else:
+            self._answer(accepted=True, probe=message.prev.offset)
+
+    def _follow(self, sender: Member) -> None:
+        replica = self.replica
+        assert replica.leader in (0, sender.node), "two leaders in one epoch"
+        replica.leader = sender.node
+        self.restart_clock()
+
+    def _verify(self, verified: EntryId, commit: int) -> None:
+        """Commit moves after the append, and only as far as the logs are known to agree (OR-9, OR-10)."""
+        replica = self.replica
+        if verified.offset > replica.verified.offset:
+            replica.verified = verified
+        replica.advance_commit(min(commit, replica.verified.offset))
+
+    def _may_rest(self, message: AppendEntries) -> bool:
+        replica = self.replica
+        rest = (
+            message.quiet
+            and message.prev == replica.log.head
+            and replica.commit == replica.log.head.offset
+            and replica.ordering.idle
+            and not replica.faulty
+        )
+        if rest:
+            self.deadline = None  # The failure detector of the leader's node wakes us.
+        return rest
+
+    def _answer(
+        self, *, accepted: bool, probe: int, theirs: EntryId | None = None, quiet: bool = False
+    ) -> None:
+        replica = self.replica
+        matched = replica.flushed_agreement()
+        self._answered = matched
+        response = AppendResponse(
+            replica.epoch,
+            accepted,
+            probe,
+            matched,
+            replica.commit,
+            theirs=None if theirs is None else replica.last_at_or_below(theirs),
+            faulty=replica.log.faulty[0] if replica.log.faulty else None,
+            wants_snapshot=replica.log.base.offset if replica.lacks_snapshot else -1,
+            quiet=quiet,
+        )
+        replica.send_when_saved(replica.leader, response)
+
+    def persisted(self) -> None:
+        replica = self.replica
+        staging = replica.staging
+        if staging is not None and 0 < staging.io <= replica.ordering.persisted and not staging.install_io:
+            staging.io = 0
+            if replica.leader:
+                self._ask_for_chunk(staging)
+        if self._acknowledge and replica.leader:
+            matched = replica.flushed_agreement()
+            if matched > self._answered:
+                self._answer(accepted=True, probe=matched)
+            self._acknowledge = replica.durable.offset < replica.log.head.offset
+
+    # --- snapshots ---
+
+    def _snapshot_chunk(self, sender: Member, message: SnapshotChunk) -> None:
+        replica = self.replica
+        self._follow(sender)
+        snapshot = message.snapshot
+        if replica.installing or snapshot.last.offset < replica.log.base.offset:
+            return
+        if snapshot.last.offset <= replica.commit and not self._needs(snapshot):
+            self._verify(snapshot.last, snapshot.last.offset)
+            self._answer(accepted=True, probe=snapshot.last.offset)
+            return
+        staging = replica.staging
+        if staging is None or staging.snapshot != snapshot:
+            staging = replica.staging = Staging(snapshot)
+        if (
+            staging.at != message.at
+        ):  # Out of turn: say where to go on, unless a chunk is still being written.
+            if staging.io <= replica.ordering.persisted:
+                self._ask_for_chunk(staging)
+            return
+        staging.io = replica.ordering.issue()
+        replica.emit(effects.StageChunk(staging.io, message.at))
+        staging.at += message.length
+        if staging.at == snapshot.size:
+            self._install(staging)
+
+    def _needs(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot of what is already settled here would mend damage."""
+        faulty = self.replica.log.faulty
+        damage = bool(faulty) and faulty[0].before.offset < snapshot.last.offset
+        return damage or self.replica.lacks_snapshot
+
+    def _install(self, staging: Staging) -> None:
+        """A log that holds the snapshot's end keeps what is above it; another is replaced as a whole, and
+        what it held, which was perhaps promised to somebody, is owed."""
+        replica = self.replica
+        last = staging.snapshot.last
+        keep = replica.log.holds(last)
+        if not keep and replica.log.head > last:
+            replica.owe(replica.log.head)
+        staging.install_io = replica.ordering.issue()
+        replica.emit(effects.InstallSnapshot(staging.install_io, staging.snapshot, keep))
+
+    def _ask_for_chunk(self, staging: Staging) -> None:
+        replica = self.replica
+        response = SnapshotResponse(replica.epoch, staging.snapshot, staging.at)
+        replica.send_when_saved(replica.leader, response)
+
+    def installed(self, snapshot: Snapshot) -> None:
+        """The snapshot has taken the log's place, whoever leads now."""
+        self._verify(snapshot.last, snapshot.last.offset)
+        if self.replica.leader:
+            self._answer(accepted=True, probe=snapshot.last.offset)

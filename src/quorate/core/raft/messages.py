@@ -1,0 +1,105 @@
+"""What raft replicas say to each other. Every message carries the sender's epoch (YB-18).
+
+The envelope around a message names the partition, the sender with its incarnation, and the format version.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorate.core.entry import EntryId, Header, Snapshot, Span
+
+
+class VoteRequest(msgspec.Struct, frozen=True, gc=False, tag="vote?"):
+    """A candidate asks for a vote in `epoch`; `last` is the head of its log (YB-11)."""
+
+    epoch: int
+    last: EntryId
+
+
+class VoteResponse(msgspec.Struct, frozen=True, gc=False, tag="vote"):
+    """`granted` in `epoch`. `faulty`: this log has damage and its replica must not lead."""
+
+    epoch: int
+    granted: bool
+    faulty: bool = False
+
+
+class AppendEntries(msgspec.Struct, frozen=True, gc=False, tag="append?"):
+    """Entries behind `prev` (YB-8); with none it is a probe or a heartbeat.
+
+    The headers are rebuilt from the frames beside the message on arrival; they are not sent twice.
+    """
+
+    epoch: int
+    prev: EntryId
+    commit: int
+    headers: tuple[Header, ...] = ()
+    search: bool = False
+    """A probe, perhaps in the middle of an entry: agreeing to it verifies nothing."""
+    quiet: bool = False
+    """Everybody is current: neither side needs to tick until something happens."""
+
+
+class AppendResponse(msgspec.Struct, frozen=True, gc=False, tag="append"):
+    """The follower's answer: how much of the leader's log it holds, flushed.
+
+    `probe` repeats the message's `prev` offset. A refusal says in `theirs` which of its own positions is
+    the last at or below it.
+    """
+
+    epoch: int
+    accepted: bool
+    probe: int
+    matched: int
+    commit: int
+    theirs: EntryId | None = None
+    faulty: Span | None = None
+    wants_snapshot: int = -1
+    """Its own snapshot is damaged: only another one that covers this offset helps."""
+    quiet: bool = False
+
+
+class SnapshotChunk(msgspec.Struct, frozen=True, gc=False, tag="snapshot?"):
+    """Bytes `at … at + length` of a snapshot, beside this message."""
+
+    epoch: int
+    snapshot: Snapshot
+    at: int
+    length: int
+
+
+class SnapshotResponse(msgspec.Struct, frozen=True, gc=False, tag="snapshot"):
+    """The follower holds the first `at` bytes of this snapshot."""
+
+    epoch: int
+    snapshot: Snapshot
+    at: int
+
+
+class WantEntries(msgspec.Struct, frozen=True, gc=False, tag="want"):
+    """A replica with damage asks for the entries of a span. Not about leadership: any copy will do."""
+
+    epoch: int
+    span: Span
+
+
+class HaveEntries(msgspec.Struct, frozen=True, gc=False, tag="have"):
+    """The front of what was wanted; or why not: `damaged` here too, `unknown` here, or `removed`."""
+
+    epoch: int
+    span: Span
+    headers: tuple[Header, ...] = ()
+    why_not: str = ""
+
+
+Message = (
+    VoteRequest
+    | VoteResponse
+    | AppendEntries
+    | AppendResponse
+    | SnapshotChunk
+    | SnapshotResponse
+    | WantEntries
+    | HaveEntries
+)

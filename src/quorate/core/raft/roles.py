@@ -1,0 +1,51 @@
+"""What every raft role can be asked; each role overrides what it takes part in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quorate.core import effects, events
+from quorate.core.effects import Outcome
+from quorate.core.entry import Member, Snapshot
+
+if TYPE_CHECKING:
+    from quorate.core.raft.replica import Replica
+
+
+class Role:
+    name = "role"
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.deadline: float | None = None
+
+    def enter(self) -> None:
+        """The role begins."""
+
+    def leave(self) -> None:
+        """The role ends."""
+
+    def receive(self, sender: Member, message: Any) -> None:
+        """A message of the current epoch; what a role has no use for is old news, and dropped."""
+
+    def proposed(self, event: events.Proposed) -> None:
+        leader = self.replica.leader
+        self.replica.emit(effects.Reply(event.request, Outcome.NOT_LEADER, leader=leader))
+
+    def persisted(self) -> None:
+        """More of what was ordered is durable."""
+
+    def loaded(self, event: events.Loaded) -> None:
+        """Headers that this role asked for; a role that has changed since does not care."""
+
+    def installed(self, snapshot: Snapshot) -> None:
+        """A snapshot has taken the log's place."""
+
+    def suspected(self, node: int) -> None:
+        """A node has not been heard from."""
+
+    def granted_vote(self) -> None:
+        """This replica's vote went to somebody else."""
+
+    def woke(self) -> None:
+        """The role's deadline has come."""

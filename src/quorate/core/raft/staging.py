@@ -1,0 +1,17 @@
+"""A snapshot that is arriving in chunks. It outlives changes of epoch: the disk goes on with it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorate.core.entry import Snapshot
+
+
+class Staging(msgspec.Struct):
+    snapshot: Snapshot
+    at: int = 0
+    """How many of its bytes have been ordered to be kept."""
+    io: int = 0
+    """The newest chunk's order, which is answered when it is durable; 0 once it has been."""
+    install_io: int = 0
+    """The order that puts it in the log's place; until that is durable the log is in suspense."""

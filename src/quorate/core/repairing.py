@@ -1,0 +1,83 @@
+"""Getting damaged entries back from peers. The same for every protocol, and apart from leadership.
+
+A faulty span names the entry before it and its own last entry. A log that holds both ids holds the very
+entries that are missing (log matching), whoever leads and whatever is settled: so any intact copy will do,
+a replica without a leader can be repaired too, and several damaged replicas repair each other. Only where
+*every* other copy is damaged or gone is a person told.
+"""
+
+from __future__ import annotations
+
+from quorate.core.entry import Header, Span
+from quorate.core.log import LogView
+
+REPAIR_ENTRIES_MAX = 256
+REPAIR_BYTES_MAX = 1 << 20
+
+DAMAGED = "damaged"
+UNKNOWN = "unknown"
+REMOVED = "removed"
+
+
+def why_not(log: LogView, span: Span) -> str:
+    """Why this log cannot give the entries of `span`; empty if it can."""
+    if span.before.offset < log.base.offset:
+        return REMOVED
+    if any(
+        own.before.offset < span.last.offset and span.before.offset < own.last.offset for own in log.faulty
+    ):
+        return DAMAGED
+    return "" if log.holds(span.before) and log.holds(span.last) else UNKNOWN
+
+
+class Repairing:
+    """One replica's quest for its missing entries: one span at a time, one peer at a time."""
+
+    __slots__ = ("_answers", "_peers", "_turn", "asked_at", "reported", "retry_s")
+
+    def __init__(self, peers: tuple[int, ...], retry_s: float) -> None:
+        self._peers = peers
+        self._turn = 0
+        self._answers: dict[int, str] = {}
+        self.retry_s = retry_s
+        self.asked_at: float | None = None
+        self.reported: Span | None = None
+
+    def deadline(self, log: LogView) -> float | None:
+        if not log.faulty or not self._peers:
+            return None
+        return 0.0 if self.asked_at is None else self.asked_at + self.retry_s
+
+    def ask(self, now: float, log: LogView) -> tuple[int, Span] | None:
+        """Whom to ask for what, if it is time to."""
+        due = self.deadline(log)
+        if due is None or now < due:
+            return None
+        self.asked_at = now
+        peer = self._peers[self._turn % len(self._peers)]
+        self._turn += 1
+        return peer, log.faulty[0]
+
+    def answered(self, log: LogView, *, peer: int, span: Span, reason: str) -> bool:
+        """A peer cannot help. True when now every peer has said so: nobody has it whole."""
+        if not log.faulty or span != log.faulty[0]:
+            return False
+        self._answers[peer] = reason
+        if any(self._answers.get(other) != DAMAGED for other in self._peers) or self.reported == span:
+            return False
+        self.reported = span
+        return True
+
+    def usable(self, log: LogView, headers: tuple[Header, ...]) -> tuple[Header, ...]:
+        """Those of the entries that fill the front of the first faulty span, if they fit it."""
+        if not log.faulty or not headers:
+            return ()
+        span = log.faulty[0]
+        fitting = tuple(header for header in headers if header.last <= span.last.offset)
+        if not fitting or fitting[0].offset != span.first_offset:
+            return ()
+        if fitting[-1].last == span.last.offset and fitting[-1].id != span.last:
+            return ()
+        self._answers.clear()
+        self.asked_at = None
+        return fitting

@@ -1,0 +1,486 @@
+"""A node without its sockets, threads and clock: replicas, one store, and the orders between them.
+
+Whatever happens (a parcel, a proposal, a completed flush, a deadline) becomes an event of one replica and
+goes into one queue; `_drain` steps replicas and executes what they order, until nothing is left, and then
+lets the store start its next round. So one turn's appends of all replicas share one flush.
+
+Bytes: the frames of the headers that an order names are found in what the step was about (`Context`) or in
+the store's memory; only a follower that lags beyond that costs a read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Protocol
+
+import msgspec
+
+from quorate import batch
+from quorate.core import effects, events, raft
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Flag, Header, Kind, Member, Partition, Snapshot, Span
+from quorate.host.detector import Detector, DetectorSettings
+from quorate.host.parcel import Parcel, Ping, packed, unpacked
+from quorate.host.replicas import Answer, Hosted, ReplicaRecord, as_recovered, decode_record, encode_record
+from quorate.storage.disk import Disk
+from quorate.storage.errors import ChainBroken
+from quorate.storage.frame import Frame
+from quorate.storage.store import Store, StoreSettings
+
+FEED_BYTES_MAX = 1 << 20
+"""How much is read at once for a machine that is behind."""
+
+
+class HostSettings(msgspec.Struct, frozen=True, gc=False):
+    store: StoreSettings = StoreSettings()
+    raft: raft.Tuning = raft.Tuning()
+    detector: DetectorSettings = DetectorSettings()
+
+
+class Observer(Protocol):
+    """Somebody who watches: the simulator's invariants and story, a node's metrics."""
+
+    def stepped(
+        self, now: float, node: int, hosted: Hosted, event: events.Event, ordered: list[effects.Effect]
+    ) -> None: ...
+
+    def reported(self, now: float, node: int, partition: Partition, report: effects.Report) -> None: ...
+
+
+class Context(msgspec.Struct, gc=False):
+    """The bytes that a step is about."""
+
+    frames: dict[int, Frame] = {}
+    payloads: list[bytes] = []
+    chunk: bytes = b""
+
+
+NOTHING = Context()
+
+
+class Host:
+    """All replicas of one node."""
+
+    def __init__(
+        self,
+        node: int,
+        disk: Disk,
+        settings: HostSettings,
+        *,
+        send: Callable[[int, Parcel], None],
+        rng: Random,
+        observer: Observer | None = None,
+    ) -> None:
+        self.node = node
+        self.hosted: dict[Partition, Hosted] = {}
+        self.stopped: str | None = None
+        """Why this node must stop: nothing is acknowledged any more (rule 5)."""
+        self.store: Store
+        self._disk = disk
+        self._settings = settings
+        self._send = send
+        self._rng = rng
+        self._observer = observer
+        self._boot = rng.getrandbits(63)
+        self._detector = Detector(settings.detector)
+        self._queue: deque[tuple[Hosted, events.Event, Context]] = deque()
+        self._draining = False
+        self._deadlines: list[tuple[float, int, Hosted]] = []
+        self._pushes = 0
+        self._now = 0.0
+
+    # --- life ---
+
+    def open(self, now: float) -> None:
+        """Read the disk, and start every replica found on it whose record can be read."""
+        self._now = now
+        self.store = Store.open(self._disk, self._settings.store, self)
+        for partition in self.store.partitions():
+            log = self.store.recovered(partition)
+            if log.state is not None and not log.state_damaged:
+                self._start(partition, decode_record(log.state))
+        self._drain()
+
+    def add(self, now: float, partition: Partition, record: ReplicaRecord) -> None:
+        """Hold this replica, if it is not held yet.
+
+        Where its log is on the disk and its record is not readable, it may have voted and promised what it
+        no longer knows: it comes back as another incarnation, which does not count (rule 4).
+        """
+        self._now = now
+        if partition in self.hosted:
+            return
+        if partition in self.store.partitions():
+            another = Member(record.me.node, self._rng.getrandbits(63))
+            record = msgspec.structs.replace(record, me=another)
+            self.store.save_state(partition, 0, encode_record(record))
+        else:
+            self.store.create(partition, 0, encode_record(record))
+        self._start(partition, record)
+        self._drain()
+
+    def _start(self, partition: Partition, record: ReplicaRecord) -> None:
+        hosted = Hosted(partition, record, self._settings.raft, self._rng)
+        self.hosted[partition] = hosted
+        log = self.store.recovered(partition)
+        data = self.store.snapshot_now(partition)
+        snapshot = None
+        if data is not None:
+            hosted.restore(data)
+            snapshot = Snapshot(hosted.applied, hosted.applied_checksum, len(data))
+        self._tell(hosted, events.Started(as_recovered(log, record, snapshot)))
+        peers = {peer for other in self.hosted.values() for peer in other.replica.peers}
+        self._detector.watch(self._now, tuple(sorted(peers)))
+
+    # --- what comes in ---
+
+    def receive(self, now: float, parcel: Parcel) -> None:
+        self._now = now
+        if parcel.partition is None:
+            if self._detector.pinged(now, parcel.sender.node, parcel.message.boot):
+                self._suspect(parcel.sender.node)
+            return
+        self._detector.heard(now, parcel.sender.node)
+        hosted = self.hosted.get(parcel.partition)
+        if hosted is None:
+            return
+        message = unpacked(parcel)
+        if message is None:
+            return  # The bytes are not what the message says: as if it had been lost.
+        context = NOTHING
+        if parcel.frames or parcel.chunk:
+            context = Context({frame.header.offset: frame for frame in parcel.frames}, chunk=parcel.chunk)
+        self._tell(hosted, events.Received(parcel.sender, message), context)
+        self._drain()
+
+    def propose(self, now: float, partition: Partition, payloads: list[bytes], answer: Answer) -> None:
+        """Append these batches, verified by the caller's side of the wire, as one proposal."""
+        self._now = now
+        hosted = self.hosted[partition]
+        hosted.requests += 1
+        request = hosted.requests
+        if not self.store.room_for(sum(map(len, payloads))):
+            answer(Reply(request, Outcome.FULL, leader=hosted.replica.leader))
+            return
+        hosted.answers[request] = answer
+        headers = tuple(map(_header_of, payloads))
+        self._tell(hosted, events.Proposed(request, headers), Context(payloads=payloads))
+        self._drain()
+
+    def fetch(
+        self,
+        now: float,
+        partition: Partition,
+        offset: int,
+        bytes_max: int,
+        done: Callable[[list[Frame], int], None],
+    ) -> None:
+        """Settled entries from the one that holds `offset` on, and up to where this replica has settled."""
+        self._now = now
+        hosted = self.hosted[partition]
+        commit = hosted.commit
+        if offset > commit or offset <= hosted.replica.log.base.offset:
+            done([], commit)
+            return
+
+        def settled(frames: list[Frame]) -> None:
+            done([frame for frame in frames if frame.header.last <= commit], commit)
+
+        self._frames(partition, offset, commit, bytes_max, settled)
+        self.store.pump()
+
+    def check(self, now: float, partition: Partition, done: Callable[[list[Span]], None]) -> None:
+        """Verify every byte of a partition; what is found faulty is repaired from peers."""
+        self._now = now
+        self.store.check(partition, done)
+
+    def deadline(self) -> float | None:
+        """When `tick` wants to be called."""
+        heap = self._deadlines
+        while heap and heap[0][2].scheduled != heap[0][0]:
+            heappop(heap)
+        due = heap[0][0] if heap else None
+        for other in (self._detector.deadline(), self.store.deadline()):
+            if other is not None and (due is None or other < due):
+                due = other
+        return due
+
+    def tick(self, now: float) -> None:
+        self._now = now
+        heap = self._deadlines
+        while heap and heap[0][0] <= now:
+            due, _, hosted = heappop(heap)
+            if hosted.scheduled == due:
+                hosted.scheduled = None
+                self._tell(hosted, events.TimePassed())
+        ping, suspected = self._detector.tick(now)
+        for peer in ping:
+            self._send(peer, Parcel(None, Member(self.node, 0), Ping(self._boot)))
+        for peer in suspected:
+            self._suspect(peer)
+        self._drain()
+        self.store.tick(now)
+
+    def _suspect(self, peer: int) -> None:
+        for hosted in self.hosted.values():
+            if peer in hosted.replica.peers:
+                self._tell(hosted, events.Suspected(peer))
+        self._drain()
+
+    # --- what the store says ---
+
+    def at(self, now: float) -> None:
+        """The time it is: whoever drives the disk says so before each completion, which ends up below."""
+        self._now = now
+
+    def persisted(self, partition: Partition, io: int) -> None:
+        hosted = self.hosted[partition]
+        if hosted.restoring is not None and hosted.restoring[0] <= io:
+            self._restore(hosted, hosted.restoring[1])
+        if io:
+            self._tell(hosted, events.Persisted(io))
+            self._drain()
+
+    def failed(self, partition: Partition, io: int, reason: str) -> None:
+        self.hosted[partition].restoring = None
+        self._tell(self.hosted[partition], events.Failed(io, reason))
+        self._drain()
+
+    def damaged(self, partition: Partition, span: Span) -> None:
+        if partition in self.hosted:
+            self._tell(self.hosted[partition], events.Damaged(span))
+            self._drain()
+
+    def fatal(self, reason: str) -> None:
+        self.stopped = reason
+
+    # --- the turn ---
+
+    def _tell(self, hosted: Hosted, event: events.Event, context: Context = NOTHING) -> None:
+        self._queue.append((hosted, event, context))
+
+    def _drain(self) -> None:
+        if self._draining:
+            return
+        self._draining = True
+        queue = self._queue
+        try:
+            while queue and self.stopped is None:
+                hosted, event, context = queue.popleft()
+                ordered = hosted.replica.step(self._now, event)
+                if self._observer is not None:
+                    self._observer.stepped(self._now, self.node, hosted, event, ordered)
+                for effect in ordered:
+                    _EXECUTE[type(effect)](self, hosted, effect, context)
+                self._schedule(hosted)
+        finally:
+            self._draining = False
+        self.store.pump()
+
+    def _schedule(self, hosted: Hosted) -> None:
+        due = hosted.replica.deadline()
+        if due != hosted.scheduled:
+            hosted.scheduled = due
+            if due is not None:
+                self._pushes += 1
+                heappush(self._deadlines, (due, self._pushes, hosted))
+
+    # --- orders to the disk ---
+
+    def _append(self, hosted: Hosted, effect: effects.Append, context: Context) -> None:
+        headers = effect.headers
+        if headers[0].offset in context.frames:
+            frames = [context.frames[header.offset] for header in headers]
+            assert all(map(_same_entry, frames, headers))
+        else:
+            frames = self.store.seal(hosted.partition, headers, context.payloads)
+        try:
+            self.store.append(hosted.partition, effect.io, frames)
+        except ChainBroken as broken:
+            self._tell(hosted, events.Failed(effect.io, str(broken)))
+
+    def _cut(self, hosted: Hosted, effect: effects.Cut, _: Context) -> None:
+        self.store.cut(hosted.partition, effect.io, effect.to)
+
+    def _save_state(self, hosted: Hosted, effect: effects.SaveState, _: Context) -> None:
+        self.store.save_state(hosted.partition, effect.io, hosted.saved(effect.state))
+
+    def _repair(self, hosted: Hosted, effect: effects.Repair, context: Context) -> None:
+        frames = [context.frames[header.offset] for header in effect.headers]
+        try:
+            self.store.repair(hosted.partition, effect.io, frames)
+        except ChainBroken as broken:
+            self._tell(hosted, events.Failed(effect.io, str(broken)))
+
+    def _stage_chunk(self, hosted: Hosted, effect: effects.StageChunk, context: Context) -> None:
+        self.store.stage_chunk(hosted.partition, effect.io, effect.at, context.chunk)
+
+    def _install_snapshot(self, hosted: Hosted, effect: effects.InstallSnapshot, _: Context) -> None:
+        hosted.restoring = (effect.io, effect.snapshot)
+        self.store.install_snapshot(hosted.partition, effect.io, effect.snapshot, keep=effect.keep)
+
+    def _remove_prefix(self, hosted: Hosted, effect: effects.RemovePrefix, _: Context) -> None:
+        self.store.remove_prefix(hosted.partition, effect.io, effect.to)
+
+    # --- orders to the network and to readers ---
+
+    def _send_message(self, hosted: Hosted, effect: effects.Send, context: Context) -> None:
+        message = effect.message
+        headers: tuple[Header, ...] = getattr(message, "headers", ())
+        if headers:
+            self._send_with_frames(hosted, effect, headers, context)
+        elif type(message) is raft.messages.SnapshotChunk:
+            self._send_with_chunk(hosted, effect.to, message)
+        else:
+            self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message))
+
+    def _send_with_frames(
+        self, hosted: Hosted, effect: effects.Send, headers: tuple[Header, ...], context: Context
+    ) -> None:
+        def send(frames: list[Frame]) -> None:
+            # A log that was cut meanwhile no longer holds them: as if the message had been lost.
+            if len(frames) == len(headers) and all(map(_same_entry, frames, headers)):
+                parcel = Parcel(hosted.partition, hosted.record.me, packed(effect.message), tuple(frames))
+                self._send(effect.to, parcel)
+
+        if headers[0].offset in context.frames:
+            found = [context.frames.get(header.offset) for header in headers]
+            send([frame for frame in found if frame is not None])
+        else:
+            self._frames(hosted.partition, headers[0].offset, headers[-1].last, 1 << 62, send)
+
+    def _send_with_chunk(self, hosted: Hosted, to: int, message: raft.messages.SnapshotChunk) -> None:
+        def send(chunk: bytes) -> None:
+            if len(chunk) == message.length and hosted.replica.snapshot == message.snapshot:
+                self._send(to, Parcel(hosted.partition, hosted.record.me, message, chunk=chunk))
+
+        self.store.read_snapshot(hosted.partition, message.at, message.length, send)
+
+    def _read(self, hosted: Hosted, effect: effects.Read, _: Context) -> None:
+        def loaded(frames: list[Frame]) -> None:
+            context = Context({frame.header.offset: frame for frame in frames})
+            headers = tuple(frame.header for frame in frames)
+            self._tell(hosted, events.Loaded(effect.token, headers), context)
+            self._drain()
+
+        self._frames(hosted.partition, effect.first, effect.last, effect.bytes_max, loaded)
+
+    def _frames(
+        self, partition: Partition, first: int, last: int, bytes_max: int, done: Callable[[list[Frame]], None]
+    ) -> None:
+        """Frames from memory at once, or from the disk later."""
+        frames = self.store.frames(partition, first, last, bytes_max)
+        if frames is not None:
+            done(frames)
+        else:
+            self.store.read(partition, first, last, bytes_max, done)
+
+    def _reply(self, hosted: Hosted, effect: effects.Reply, _: Context) -> None:
+        hosted.answers.pop(effect.request)(effect)
+
+    def _report(self, hosted: Hosted, effect: effects.Report, _: Context) -> None:
+        if self._observer is not None:
+            self._observer.reported(self._now, self.node, hosted.partition, effect)
+
+    # --- the machine ---
+
+    def _commit(self, hosted: Hosted, effect: effects.Commit, _: Context) -> None:
+        assert effect.offset > hosted.commit
+        hosted.commit = effect.offset
+        self.store.note_commit(hosted.partition, effect.offset)
+        self._feed(hosted)
+
+    def _feed(self, hosted: Hosted) -> None:
+        """Give the machine what is settled, in order; where it must be read first, go on after that."""
+        while hosted.applied.offset < hosted.commit and not hosted.feeding and hosted.restoring is None:
+            first = hosted.applied.offset + 1
+            if first <= hosted.replica.log.base.offset or hosted.replica.log.span_at(first) is not None:
+                return  # A snapshot or a repair will bring it.
+            frames = self.store.frames(hosted.partition, first, hosted.commit, FEED_BYTES_MAX)
+            if frames is None:
+                hosted.feeding = True
+                self.store.read(hosted.partition, first, hosted.commit, FEED_BYTES_MAX, self._fed(hosted))
+                return
+            if not self._settle(hosted, frames):
+                return
+
+    def _fed(self, hosted: Hosted) -> Callable[[list[Frame]], None]:
+        def done(frames: list[Frame]) -> None:
+            hosted.feeding = False
+            if self._settle(hosted, frames):
+                self._feed(hosted)
+
+        return done
+
+    def _settle(self, hosted: Hosted, frames: list[Frame]) -> bool:
+        progress = False
+        for frame in frames:
+            if frame.header.last > hosted.commit or frame.header.offset != hosted.applied.offset + 1:
+                break
+            hosted.machine.settle(frame)
+            hosted.applied, hosted.applied_checksum = frame.header.id, frame.checksum
+            progress = True
+        return progress
+
+    def _take_snapshot(self, hosted: Hosted, _: effects.TakeSnapshot, __: Context) -> None:
+        if hosted.applied.offset < 0:
+            self._tell(hosted, events.SnapshotFailed("nothing is settled yet"))
+            return
+        last, checksum, data = hosted.applied, hosted.applied_checksum, hosted.manifest()
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self._tell(hosted, events.SnapshotTaken(Snapshot(last, checksum, len(data))))
+            else:
+                self._tell(hosted, events.SnapshotFailed(str(error)))
+            self._drain()
+
+        self.store.save_snapshot(hosted.partition, last, checksum, data, done)
+
+    def _restore(self, hosted: Hosted, snapshot: Snapshot) -> None:
+        """The installed snapshot is durable: let the machine be what it says."""
+
+        def done(data: bytes) -> None:
+            if (
+                hosted.restoring is not None
+                and hosted.restoring[1] == snapshot
+                and len(data) == snapshot.size
+            ):
+                hosted.restoring = None
+                if snapshot.last.offset > hosted.applied.offset:
+                    hosted.restore(data)
+                self._feed(hosted)
+
+        self.store.read_snapshot(hosted.partition, 0, snapshot.size, done)
+
+
+def _same_entry(frame: Frame, header: Header) -> bool:
+    found = frame.header
+    return found.offset == header.offset and found.epoch == header.epoch and found.count == header.count
+
+
+def _header_of(payload: bytes) -> Header:
+    parsed = batch.parse_batch_header(payload)
+    flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
+    count = parsed.last_offset_delta + 1
+    return Header(0, 0, count, len(payload), Kind.RECORDS, flags, parsed.crc)
+
+
+_EXECUTE: dict[type, Callable[[Host, Hosted, Any, Context], None]] = {
+    effects.Append: Host._append,
+    effects.Cut: Host._cut,
+    effects.SaveState: Host._save_state,
+    effects.Repair: Host._repair,
+    effects.StageChunk: Host._stage_chunk,
+    effects.InstallSnapshot: Host._install_snapshot,
+    effects.RemovePrefix: Host._remove_prefix,
+    effects.Send: Host._send_message,
+    effects.Read: Host._read,
+    effects.Commit: Host._commit,
+    effects.TakeSnapshot: Host._take_snapshot,
+    effects.Reply: Host._reply,
+    effects.Report: Host._report,
+}

@@ -1,0 +1,44 @@
+"""The smallest useful machine: how much a partition holds, and a digest to compare copies by."""
+
+from __future__ import annotations
+
+import msgspec
+from crc32c import crc32c
+
+from quorate.core.entry import Kind
+from quorate.storage.frame import Frame
+
+
+class Counts(msgspec.Struct, frozen=True, gc=False):
+    """A tally's state, as it stands in snapshots."""
+
+    last: int = -1
+    entries: int = 0
+    records: int = 0
+    payload_bytes: int = 0
+    digest: int = 0
+    """Over the checksum of every settled entry, in order: two copies that agree on it agree on everything."""
+
+
+class Tally:
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+
+    def settle(self, frame: Frame) -> None:
+        counts, header = self.counts, frame.header
+        assert header.offset == counts.last + 1, "entries are settled once, in order"
+        self.counts = Counts(
+            header.last,
+            counts.entries + 1,
+            counts.records + (header.count if header.kind == Kind.RECORDS else 0),
+            counts.payload_bytes + header.size,
+            crc32c(frame.checksum.to_bytes(4, "big"), counts.digest),
+        )
+
+    def snapshot(self) -> bytes:
+        return msgspec.msgpack.encode(self.counts)
+
+    def restore(self, data: bytes) -> None:
+        self.counts = msgspec.msgpack.decode(data, type=Counts)

@@ -1,0 +1,76 @@
+"""A node as a process.
+
+    python -m quorate.node --config FILE --format [--replaces]    make its directory, once
+    python -m quorate.node --config FILE                          run it, until SIGTERM or SIGINT
+
+Exit status: 0 stopped as asked; 1 it failed (a flush, or a bug of ours); 2 it could not start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from random import Random
+
+import uvloop
+
+from quorate.node.config import BadConfig, NodeConfig, load_config
+from quorate.node.directory import WrongDirectory, format_directory
+from quorate.node.node import Node, NodeFailed
+from quorate.storage.disk import DiskFailed, DiskFull
+from quorate.storage.errors import StoreError
+from quorate.storage.real_disk import DirectoryInUse, RealDisk
+
+EXIT_STOPPED = 0
+EXIT_FAILED = 1
+EXIT_NOT_STARTED = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m quorate.node", description="Run one node.")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="JSON or TOML")
+    parser.add_argument("--format", action="store_true", help="make the node's directory and exit")
+    parser.add_argument("--replaces", action="store_true", help="with --format: the old directory is lost")
+    chosen = parser.parse_args(arguments)
+    try:
+        config = load_config(chosen.config)
+        if chosen.format:
+            format_now(config, replaces=chosen.replaces)
+        else:
+            run_node(Node(config))
+    except NodeFailed as failed:
+        return complain(str(failed), EXIT_FAILED)
+    except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError, OSError) as error:
+        return complain(str(error), EXIT_NOT_STARTED)
+    return EXIT_STOPPED
+
+
+def format_now(config: NodeConfig, *, replaces: bool) -> None:
+    with RealDisk(config.directory, lambda completion: completion()) as disk:
+        disk.lock_now()
+        format_directory(disk, config, replaces=replaces, rng=Random())
+
+
+def run_node(node: Node) -> None:
+    """Until it is asked to stop; raises NodeFailed."""
+
+    async def until_signalled() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, node.stop)
+        await node.run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(until_signalled())
+
+
+def complain(what: str, status: int) -> int:
+    print(f"quorate.node: {what}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

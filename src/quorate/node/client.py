@@ -1,0 +1,242 @@
+"""A small client of the nodes' own protocol: propose where the leader is, fetch, ask for the status.
+
+What happened to a proposal is *settled*, *certainly not written*, or *unknown* (rule 9). Only the second is
+tried again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from quorate.core.effects import Outcome
+from quorate.core.entry import Partition
+from quorate.node import requests
+from quorate.node.codec import Hello, Refused, Welcome, decode_greeting, encode_greeting
+from quorate.node.config import Address
+from quorate.node.letters import LETTER_BYTES_MAX, BadLetter, Letters
+from quorate.node.requests import (
+    Answer,
+    Answered,
+    AskStatus,
+    Fetch,
+    Fetched,
+    Propose,
+    Rejected,
+    Request,
+    Status,
+)
+from quorate.storage.disk import Buffer
+from quorate.storage.frame import Frame
+
+CONNECT_TIMEOUT_S = 5.0
+RETRY_S = 0.02
+FETCH_BYTES = 1 << 20
+
+
+class Unreachable(Exception):
+    """No such node answers; nothing was sent."""
+
+
+class OutcomeUnknown(Exception):
+    """The proposal may be settled, now or later, or never."""
+
+
+class NotWritten(Exception):
+    """The proposal was certainly not written."""
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """The first offset of what was proposed, and the epoch it was written in."""
+
+    offset: int
+    epoch: int
+    node: int
+
+
+class Connection(Letters):
+    """A connection to one node. Requests that gather in one turn of the loop go out together."""
+
+    def __init__(self, hello: Hello) -> None:
+        super().__init__()
+        self._hello = hello
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[tuple[Answer, memoryview]]] = {}
+        self._numbers = 0
+        self._flushing = False
+        self._greeted = False
+        self.welcome: asyncio.Future[Welcome] = self._loop.create_future()
+
+    @classmethod
+    async def open(cls, cluster: str, node: int, address: Address) -> Connection:
+        """Raises Unreachable."""
+        connection = cls(Hello(cluster, to=node))
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await loop.create_connection(lambda: connection, address.host, address.port)
+                await connection.welcome
+        except TimeoutError as error:
+            connection.abort("no answer")
+            raise Unreachable(f"node {node} at {address}: no answer") from error
+        except OSError as error:
+            raise Unreachable(f"node {node} at {address}: {error.strerror or error}") from error
+        return connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._put(encode_greeting(self._hello))
+
+    def request(
+        self, request: Request, attachment: Sequence[Buffer] = ()
+    ) -> asyncio.Future[tuple[Answer, memoryview]]:
+        """The answer, or OutcomeUnknown where the connection ends first."""
+        future: asyncio.Future[tuple[Answer, memoryview]] = self._loop.create_future()
+        if not self.is_open:
+            future.set_exception(Unreachable(f"node {self._hello.to}: {self.closed_because}"))
+            return future
+        self._numbers += 1
+        self._waiting[self._numbers] = future
+        self._put(requests.encode_request(self._numbers, request, sum(map(len, attachment))), *attachment)
+        return future
+
+    def _put(self, *buffers: Buffer) -> None:
+        self.put(buffers, sum(map(len, buffers)))
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._flushing = False
+        self.flush()
+
+    def letter_received(self, letter: Buffer) -> None:
+        if not self._greeted:
+            self._take_greeting(letter)
+            return
+        number, answer, attachment = requests.decode_answer(letter)
+        future = self._waiting.pop(number, None)
+        if future is not None and not future.done():
+            future.set_result((answer, attachment))
+
+    def _take_greeting(self, letter: Buffer) -> None:
+        greeting = decode_greeting(letter)
+        if isinstance(greeting, Refused):
+            raise BadLetter(f"refused: {greeting.why}")
+        if not isinstance(greeting, Welcome):
+            raise BadLetter(f"somebody else answers there: {greeting}")
+        self._greeted = True
+        self.letter_bytes_max = LETTER_BYTES_MAX
+        if not self.welcome.done():
+            self.welcome.set_result(greeting)
+
+    def closed(self) -> None:
+        why = f"node {self._hello.to}: {self.closed_because}"
+        if not self.welcome.done():
+            self.welcome.set_exception(Unreachable(why))
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(OutcomeUnknown(why))
+        self._waiting.clear()
+
+
+class Client:
+    """All nodes of a cluster, by number. Use it in an `async with`."""
+
+    def __init__(self, cluster: str, addresses: dict[int, Address]) -> None:
+        assert addresses
+        self._cluster = cluster
+        self._addresses = dict(sorted(addresses.items()))
+        self._connections: dict[int, Connection] = {}
+        self._opening: dict[int, asyncio.Lock] = {node: asyncio.Lock() for node in self._addresses}
+        self._leaders: dict[Partition, int] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._connections.values():
+            connection.close("the client is closed")
+
+    async def propose(
+        self, partition: Partition, payloads: Sequence[Buffer], *, timeout_s: float = 10.0
+    ) -> Settled:
+        """Append these batches where the leader is; raises NotWritten or OutcomeUnknown."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        request = Propose(partition, tuple(map(len, payloads)))
+        why = "no time was given"
+        node = self._leaders.get(partition, 0) or self._after(0)
+        while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+            try:
+                async with asyncio.timeout(left_s):
+                    connection = self._connections.get(node)
+                    if connection is None or not connection.is_open:
+                        connection = await self.connect(node)
+                    answer, _ = await connection.request(request, payloads)
+            except Unreachable as error:
+                why, node = str(error), self._after(node)
+                await asyncio.sleep(RETRY_S)
+                continue
+            except TimeoutError as error:
+                raise OutcomeUnknown(f"no answer from node {node} in {timeout_s} s") from error
+            if type(answer) is not Answered:
+                assert isinstance(answer, Rejected)
+                raise NotWritten(answer.why)
+            if answer.outcome is Outcome.SETTLED:
+                self._leaders[partition] = node
+                return Settled(answer.offset, answer.epoch, node)
+            if answer.outcome is Outcome.UNKNOWN:
+                self._leaders.pop(partition, None)
+                raise OutcomeUnknown(f"node {node} ceased to lead {partition.hex()}")
+            why = f"node {node}: {answer.outcome}"
+            node = await self._next_try(node, answer)
+        raise NotWritten(f"{why}; {timeout_s} s are over")
+
+    async def _next_try(self, node: int, answer: Answered) -> int:
+        if answer.outcome is not Outcome.NOT_LEADER:  # Busy, or full: it may pass.
+            await asyncio.sleep(RETRY_S)
+            return node
+        if answer.leader in self._addresses and answer.leader != node:
+            return answer.leader
+        await asyncio.sleep(RETRY_S)
+        return self._after(node)
+
+    async def fetch(
+        self, node: int, partition: Partition, offset: int, bytes_max: int = FETCH_BYTES
+    ) -> tuple[list[Frame], int]:
+        """Settled entries as this node has them, and its commit; raises Unreachable and NotWritten."""
+        connection = await self.connect(node)
+        answer, attachment = await connection.request(Fetch(partition, offset, bytes_max))
+        if isinstance(answer, Rejected):
+            raise NotWritten(answer.why)
+        assert isinstance(answer, Fetched)
+        return requests.attached_frames(answer, attachment), answer.commit
+
+    async def status(self, node: int) -> Status:
+        """Raises Unreachable."""
+        connection = await self.connect(node)
+        try:
+            answer, _ = await connection.request(AskStatus())
+        except OutcomeUnknown as error:
+            raise Unreachable(str(error)) from error
+        assert isinstance(answer, Status)
+        return answer
+
+    async def connect(self, node: int) -> Connection:
+        """The connection to a node; raises Unreachable."""
+        async with self._opening[node]:
+            connection = self._connections.get(node)
+            if connection is None or not connection.is_open:
+                connection = await Connection.open(self._cluster, node, self._addresses[node])
+                self._connections[node] = connection
+            return connection
+
+    def _after(self, node: int) -> int:
+        """The next node in turn."""
+        return next((other for other in self._addresses if other > node), next(iter(self._addresses)))

@@ -1,0 +1,162 @@
+"""Parcels as letters, and what two nodes say when they meet.
+
+A parcel's envelope is msgpack: partition, sender, format version, the tagged message, and what is attached
+(so many frames, or a chunk). Frames travel as they lie on the disk, and are parsed and verified on arrival
+as views of the letter. Everything that the core believes without looking at bytes is checked here: a
+message that carries headers of its own, frames beside a message that has no place for them, a chunk of
+another length than its message says, are refused (rule 10).
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import msgspec
+
+from quorate.core.entry import FORMAT_VERSION, PARTITION_BYTES, Member, Partition
+from quorate.core.raft import messages
+from quorate.host.parcel import Parcel, Ping
+from quorate.node.letters import BadLetter, opened, seal
+from quorate.storage.disk import Buffer
+from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
+
+
+class Hello(msgspec.Struct, frozen=True, gc=False, tag="hello"):
+    """The first letter on a connection. `node` 0: a client; `to` 0: whoever listens there."""
+
+    cluster: str
+    node: int = 0
+    to: int = 0
+    version: int = FORMAT_VERSION
+
+
+class Welcome(msgspec.Struct, frozen=True, gc=False, tag="welcome"):
+    """The answer to `Hello`: go on."""
+
+    node: int
+    version: int = FORMAT_VERSION
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False, tag="refused"):
+    """The answer to `Hello`: no, and why; the connection is closed."""
+
+    why: str
+
+
+Greeting = Hello | Welcome | Refused
+
+
+class _Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    partition: bytes | None
+    node: int
+    incarnation: int
+    version: int
+    message: messages.Message | Ping
+    frames_count: int = 0
+    chunk_bytes: int = 0
+    chunk_checksum: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_envelope = msgspec.msgpack.Decoder(_Envelope).decode
+_decode_greeting = msgspec.msgpack.Decoder(Greeting).decode
+
+
+def encode_greeting(greeting: Greeting) -> bytes:
+    return seal(_encode(greeting))
+
+
+def decode_greeting(letter: Buffer) -> Greeting:
+    envelope, attachment = opened(letter)
+    if len(attachment):
+        raise BadLetter("a greeting has no attachment")
+    try:
+        greeting: Greeting = _decode_greeting(envelope)
+    except msgspec.MsgspecError as error:
+        raise BadLetter(f"no greeting: {error}") from error
+    return greeting
+
+
+def encode_parcel(parcel: Parcel) -> tuple[list[Buffer], int]:
+    """The buffers of a letter, to be written one after the other, and how many bytes they are."""
+    sender, frames, chunk = parcel.sender, parcel.frames, parcel.chunk
+    checksum = crc32(chunk) if chunk else 0
+    attachment: list[Buffer] = [chunk] if chunk else []
+    attachment_bytes = len(chunk)
+    for frame in frames:
+        assert frame.header.size == len(frame.payload)
+        attachment.append(frame.head)
+        attachment.append(frame.payload)
+        attachment_bytes += FRAME_HEAD_BYTES + frame.header.size
+    envelope = _Envelope(
+        parcel.partition,
+        sender.node,
+        sender.incarnation,
+        parcel.version,
+        parcel.message,
+        len(frames),
+        len(chunk),
+        checksum,
+    )
+    front = seal(_encode(envelope), attachment_bytes)
+    return [front, *attachment], len(front) + attachment_bytes
+
+
+def decode_parcel(letter: Buffer) -> Parcel:
+    """The parcel in a letter; raises BadLetter. Its frames are views of the letter."""
+    content, attachment = opened(letter)
+    try:
+        envelope: _Envelope = _decode_envelope(content)
+    except msgspec.MsgspecError as error:
+        raise BadLetter(f"no parcel: {error}") from error
+    _check(envelope)
+    partition = None if envelope.partition is None else Partition(envelope.partition)
+    sender = Member(envelope.node, envelope.incarnation)
+    chunk_bytes = envelope.chunk_bytes
+    if chunk_bytes:
+        if chunk_bytes != len(attachment) or crc32(attachment) != envelope.chunk_checksum:
+            raise BadLetter("a snapshot's chunk is not the one that was announced")
+        return Parcel(partition, sender, envelope.message, (), bytes(attachment), envelope.version)
+    frames = _parse_frames(attachment, envelope.frames_count, partition)
+    return Parcel(partition, sender, envelope.message, frames, b"", envelope.version)
+
+
+def _check(envelope: _Envelope) -> None:
+    message = envelope.message
+    kind = type(message)
+    if envelope.version != FORMAT_VERSION:
+        raise BadLetter(f"message format {envelope.version} is unknown to this version of quorate")
+    if (envelope.partition is None) != (kind is Ping):
+        raise BadLetter(f"{kind.__name__} is not said between {'nodes' if kind is not Ping else 'replicas'}")
+    if envelope.partition is not None and len(envelope.partition) != PARTITION_BYTES:
+        raise BadLetter(f"a partition's identity of {len(envelope.partition)} bytes")
+    if envelope.frames_count < 0 or envelope.chunk_bytes < 0:
+        raise BadLetter("a negative count")
+    if isinstance(message, messages.AppendEntries | messages.HaveEntries):
+        if message.headers:
+            raise BadLetter("headers without their frames")
+    elif envelope.frames_count:
+        raise BadLetter(f"{kind.__name__} carries no entries")
+    chunk_bytes = message.length if isinstance(message, messages.SnapshotChunk) else 0
+    if envelope.chunk_bytes != chunk_bytes:
+        raise BadLetter(f"{kind.__name__} with a chunk of {envelope.chunk_bytes} bytes, not {chunk_bytes}")
+
+
+def _parse_frames(attachment: memoryview, count: int, partition: Partition | None) -> tuple[Frame, ...]:
+    if not count:
+        if len(attachment):
+            raise BadLetter(f"{len(attachment)} bytes are attached that nothing speaks of")
+        return ()
+    if count * FRAME_HEAD_BYTES > len(attachment):
+        raise BadLetter(f"{count} entries cannot be in {len(attachment)} bytes")
+    frames: list[Frame] = []
+    at = 0
+    try:
+        for _ in range(count):
+            frame, at = parse(attachment, at, partition, where="letter")
+            frames.append(frame)
+    except DamagedFrame as damaged:
+        raise BadLetter(str(damaged)) from damaged
+    if at != len(attachment):
+        raise BadLetter(f"{len(attachment) - at} bytes are left behind the last entry")
+    return tuple(frames)

@@ -1,0 +1,170 @@
+"""What a node is told: a JSON or TOML file, read once.
+
+```json
+{
+  "cluster": "b0a1…",                 any string; the same on every node and client of a cluster
+  "node": 1,
+  "directory": "data/n1",             relative to the file
+  "listen": "127.0.0.1:7001",
+  "peers": {"2": "127.0.0.1:7002", "3": "127.0.0.1:7003"},
+  "topics": [{"id": "000102…0f", "partitions": 100, "voters": [1, 2, 3], "learners": []}],
+  "raft": {"election_timeout_s": 1.0},
+  "store": {},
+  "detector": {}
+}
+```
+
+`raft`, `store` and `detector` take the fields of `core.raft.Tuning`, `storage.StoreSettings` and
+`host.DetectorSettings`; whatever is left out has its default. Unknown fields are refused.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from quorate.core import raft
+from quorate.core.entry import Member, Partition, partition_of
+from quorate.host import HostSettings, ReplicaRecord
+from quorate.host.detector import DetectorSettings
+from quorate.node.letters import ATTACHMENT_BYTES_MAX
+from quorate.storage.frame import FRAME_HEAD_BYTES
+from quorate.storage.store import StoreSettings
+
+FIRST_INCARNATION = 1
+"""The life in which the first voters of a partition are named."""
+PARTITIONS_COUNT_MAX = 100_000
+
+_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]+)):(\d{1,5})")
+
+
+class BadConfig(Exception):
+    """The configuration cannot be used, and the text says what to change."""
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found[3]) > 65535:
+        raise BadConfig(f"{text!r} is not an address: write host:port")
+    return Address(found[1] or found[2], int(found[3]))
+
+
+class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Partitions 0 … `partitions` - 1 of one topic, all with the same ensemble."""
+
+    id: str
+    partitions: int
+    voters: tuple[int, ...]
+    learners: tuple[int, ...] = ()
+
+    @property
+    def topic_id(self) -> bytes:
+        return bytes.fromhex(self.id)
+
+    def members(self) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
+        """(voters, learners), sorted."""
+        voters = tuple(Member(node, FIRST_INCARNATION) for node in sorted(self.voters))
+        learners = tuple(Member(node, FIRST_INCARNATION) for node in sorted(self.learners))
+        return voters, learners
+
+
+class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cluster: str
+    node: int
+    directory: str
+    listen: str
+    peers: dict[int, str] = {}
+    topics: tuple[TopicConfig, ...] = ()
+    raft: raft.Tuning = raft.Tuning()
+    store: StoreSettings = StoreSettings()
+    detector: DetectorSettings = DetectorSettings()
+
+    def host_settings(self) -> HostSettings:
+        return HostSettings(store=self.store, raft=self.raft, detector=self.detector)
+
+    def peer_addresses(self) -> dict[int, Address]:
+        return {node: parse_address(text) for node, text in sorted(self.peers.items())}
+
+    def replicas(self, incarnation: int) -> list[tuple[Partition, ReplicaRecord]]:
+        """What this node is to hold, in this life of its disk."""
+        held = []
+        for topic in self.topics:
+            if self.node not in topic.voters + topic.learners:
+                continue
+            voters, learners = topic.members()
+            record = ReplicaRecord("raft", Member(self.node, incarnation), voters, learners)
+            held += [(partition_of(topic.topic_id, number), record) for number in range(topic.partitions)]
+        return held
+
+
+def load_config(path: Path) -> NodeConfig:
+    """Read and check a configuration; raises BadConfig."""
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".toml":
+            raw: Any = tomllib.loads(content.decode())
+        else:
+            raw = msgspec.json.decode(content)
+        config = msgspec.convert(raw, NodeConfig, strict=False)
+    except OSError as error:
+        raise BadConfig(f"{path}: {error.strerror}") from error
+    except (msgspec.MsgspecError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path}: {error}") from error
+    config = msgspec.structs.replace(config, directory=str(path.parent / config.directory))
+    try:
+        check_config(config)
+    except BadConfig as bad:
+        raise BadConfig(f"{path}: {bad}") from bad
+    return config
+
+
+def check_config(config: NodeConfig) -> None:
+    """What types cannot say; raises BadConfig."""
+    if not config.cluster or len(config.cluster) > 100:
+        raise BadConfig("cluster: name the cluster, in at most 100 characters")
+    if config.node < 1 or any(peer < 1 for peer in config.peers):
+        raise BadConfig("node and peers: nodes are numbered from 1")
+    if config.node in config.peers:
+        raise BadConfig(f"peers: node {config.node} is this node itself; name the others only")
+    parse_address(config.listen)
+    config.peer_addresses()
+    known = {config.node, *config.peers}
+    for topic in config.topics:
+        _check_topic(topic, known)
+    if sum(topic.partitions for topic in config.topics) > PARTITIONS_COUNT_MAX:
+        raise BadConfig(f"topics: more than {PARTITIONS_COUNT_MAX} partitions")
+    if len({topic.id.lower() for topic in config.topics}) < len(config.topics):
+        raise BadConfig("topics: an id is there twice")
+    _check_tuning(config.raft)
+
+
+def _check_topic(topic: TopicConfig, known: set[int]) -> None:
+    if not re.fullmatch(r"[0-9a-fA-F]{32}", topic.id):
+        raise BadConfig(f"topics: id {topic.id!r} is not 32 hexadecimal digits")
+    if topic.partitions < 1:
+        raise BadConfig(f"topics: {topic.id} has {topic.partitions} partitions; 1 is the least")
+    members = topic.voters + topic.learners
+    if not topic.voters or len(set(members)) < len(members):
+        raise BadConfig(f"topics: {topic.id} needs voters, and each node in it once")
+    if not known.issuperset(members):
+        raise BadConfig(f"topics: {topic.id} names a node that is neither this one nor a peer")
+
+
+def _check_tuning(tuning: raft.Tuning) -> None:
+    if not 0 < tuning.heartbeat_s < tuning.election_timeout_s:
+        raise BadConfig("raft: heartbeat_s must lie between 0 and election_timeout_s")
+    message = tuning.message_bytes_max + tuning.message_entries_max * FRAME_HEAD_BYTES
+    if max(message, tuning.chunk_bytes) > ATTACHMENT_BYTES_MAX:
+        raise BadConfig(f"raft: a message would be larger than {ATTACHMENT_BYTES_MAX} bytes")

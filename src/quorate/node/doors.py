@@ -1,0 +1,214 @@
+"""Connections that others make to this node: the first letter says whether a peer or a client is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from quorate import batch
+from quorate.core.effects import Reply
+from quorate.core.entry import FORMAT_VERSION, Partition
+from quorate.node import requests
+from quorate.node.codec import (
+    Greeting,
+    Hello,
+    Refused,
+    Welcome,
+    decode_greeting,
+    decode_parcel,
+    encode_greeting,
+)
+from quorate.node.letters import LETTER_BYTES_MAX, BadLetter, Letters
+from quorate.node.requests import Answered, AskStatus, Fetch, Fetched, Propose, Rejected
+from quorate.storage.disk import Buffer
+from quorate.storage.frame import FRAME_PAYLOAD_MAX, Frame
+
+if TYPE_CHECKING:
+    from quorate.node.node import Node
+
+FETCH_BYTES_MAX = 4 << 20
+UNANSWERED_COUNT_MAX = 10_000
+"""A client with more requests under way than this is not listened to until some are answered."""
+UNANSWERED_BYTES_MAX = 64 << 20
+WRITE_BUFFER_HIGH_BYTES = 8 << 20
+GREETING_TIMEOUT_S = 5.0
+
+
+class Door(Letters):
+    """One accepted connection."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self.visitor = "somebody"
+        self._node = node
+        self._take: Callable[[Buffer], None] = self._greet
+        self._peer = 0
+        self._unanswered_count = 0
+        self._unanswered_bytes = 0
+        self._held_back = False
+        self._write_full = False
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+        self._node.doors.append(self)
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(GREETING_TIMEOUT_S, self.abort, "no greeting")
+
+    def closed(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._node.doors.remove(self)
+        if not self.closed_because.startswith("closed by"):
+            self._node.log(f"connection of {self.visitor}: {self.closed_because}")
+
+    def letter_received(self, letter: Buffer) -> None:
+        self._take(letter)
+
+    def chunk_ended(self) -> None:
+        self._node.end_turn()
+
+    # --- who is there ---
+
+    def _greet(self, letter: Buffer) -> None:
+        greeting = decode_greeting(letter)
+        if self._patience is not None:
+            self._patience.cancel()
+        why_not = self._why_not(greeting)
+        if why_not:
+            self._write(encode_greeting(Refused(why_not)))
+            self.close(why_not)
+            return
+        assert isinstance(greeting, Hello)
+        self._peer = greeting.node
+        self.visitor = f"node {greeting.node}" if greeting.node else "a client"
+        self._take = self._take_parcel if greeting.node else self._take_request
+        self.letter_bytes_max = LETTER_BYTES_MAX
+        if greeting.node:
+            self._node.forget_older(self, greeting.node)
+        self._write(encode_greeting(Welcome(self._node.id)))
+
+    def _why_not(self, greeting: Greeting) -> str:
+        if not isinstance(greeting, Hello):
+            return "say hello first"
+        if greeting.version != FORMAT_VERSION:
+            return f"format {greeting.version} is unknown here; this is format {FORMAT_VERSION}"
+        if greeting.cluster != self._node.config.cluster:
+            return f"this is cluster {self._node.config.cluster!r}, not {greeting.cluster!r}"
+        if greeting.to not in (0, self._node.id):
+            return f"this is node {self._node.id}, not {greeting.to}"
+        if greeting.node and greeting.node not in self._node.config.peers:
+            return f"node {greeting.node} is not a peer of node {self._node.id}"
+        return ""
+
+    @property
+    def peer(self) -> int:
+        """The node at the other end; 0 where it is a client, or not known yet."""
+        return self._peer
+
+    def _write(self, *buffers: Buffer) -> None:
+        self.put(buffers, sum(map(len, buffers)))
+        self._node.unflushed(self)
+
+    # --- a peer ---
+
+    def _take_parcel(self, letter: Buffer) -> None:
+        parcel = decode_parcel(letter)
+        if parcel.sender.node != self._peer:
+            raise BadLetter(f"node {self._peer} speaks in the name of node {parcel.sender.node}")
+        self._node.receive(parcel)
+
+    # --- a client ---
+
+    def _take_request(self, letter: Buffer) -> None:
+        number, request, attachment = requests.decode_request(letter)
+        if type(request) is Propose:
+            self._propose(number, request, attachment)
+        elif type(request) is Fetch:
+            self._fetch(number, request)
+        else:
+            assert type(request) is AskStatus
+            self._write(requests.encode_answer(number, self._node.status()))
+
+    def _propose(self, number: int, request: Propose, attachment: memoryview) -> None:
+        payloads = requests.attached_batches(request, attachment)
+        partition = Partition(request.partition)
+        why_not = _why_not_proposed(payloads) if self._node.holds(partition) else _unknown(partition)
+        if why_not:
+            self._write(requests.encode_answer(number, Rejected(why_not)))
+            return
+        self._waits(1, len(attachment))
+        self._node.propose(partition, payloads, partial(self._settled, number, len(attachment)))
+
+    def _settled(self, number: int, bytes_count: int, reply: Reply) -> None:
+        self._waits(-1, -bytes_count)
+        answered = Answered(reply.outcome, reply.offset, reply.epoch, reply.leader)
+        self._write(requests.encode_answer(number, answered))
+
+    def _fetch(self, number: int, request: Fetch) -> None:
+        partition = Partition(request.partition)
+        if not self._node.holds(partition):
+            self._write(requests.encode_answer(number, Rejected(_unknown(partition))))
+            return
+        bytes_max = min(max(request.bytes_max, 1), FETCH_BYTES_MAX)
+        self._waits(1, bytes_max)
+        done = partial(self._fetched, number, bytes_max, self._node.log_base(partition))
+        self._node.fetch(partition, max(request.offset, 0), bytes_max, done)
+
+    def _fetched(self, number: int, bytes_max: int, base: int, frames: list[Frame], commit: int) -> None:
+        self._waits(-1, -bytes_max)
+        buffers: list[Buffer] = []
+        for frame in frames:
+            buffers += (frame.head, frame.payload)
+        attachment_bytes = sum(map(len, buffers))
+        answer = requests.encode_answer(number, Fetched(commit, base, len(frames)), attachment_bytes)
+        self._write(answer, *buffers)
+
+    # --- a client that asks faster than it is answered ---
+
+    def pause_writing(self) -> None:
+        self._write_full = True
+        self._listen_or_not()
+
+    def resume_writing(self) -> None:
+        self._write_full = False
+        self._listen_or_not()
+
+    def _waits(self, count: int, bytes_count: int) -> None:
+        self._unanswered_count += count
+        self._unanswered_bytes += bytes_count
+        self._listen_or_not()
+
+    def _listen_or_not(self) -> None:
+        too_much = (
+            self._unanswered_count > UNANSWERED_COUNT_MAX
+            or self._unanswered_bytes > UNANSWERED_BYTES_MAX
+            or (self._write_full and not self._peer)
+        )
+        if too_much != self._held_back and self._transport is not None:
+            self._held_back = too_much
+            if too_much:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+
+def _why_not_proposed(payloads: list[memoryview]) -> str:
+    for payload in payloads:
+        if len(payload) > FRAME_PAYLOAD_MAX:
+            return f"a batch of {len(payload)} bytes; at most {FRAME_PAYLOAD_MAX} are taken"
+        try:
+            header = batch.verify(payload)
+        except batch.BadBatch as bad:
+            return str(bad)
+        if header.is_control:
+            return "control batches are the log's own"
+    return ""
+
+
+def _unknown(partition: Partition) -> str:
+    return f"no replica of partition {partition.hex()} is held here"

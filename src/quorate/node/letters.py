@@ -1,0 +1,208 @@
+"""Letters: how a stream of bytes is divided, for peers and for clients alike.
+
+    total u32 · envelope length u32 · checksum u32 · envelope (msgpack) · attachment
+
+`total` counts what follows it. The checksum is over the envelope: entries in the attachment carry their own
+(a chain of CRC-32C), and what does not is checksummed by whoever puts it there. The attachment is written
+and read as it is: entries are never copied through a codec.
+
+A letter that fits into the receiving buffer is copied out of it, so that an entry which lives on keeps
+only its own letter in memory. A larger one is received straight into memory of its own, which grows with
+what has arrived: a length alone allocates nothing (rule 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from typing import cast
+from zlib import crc32
+
+from quorate.storage.disk import Buffer
+from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_PAYLOAD_MAX
+
+ATTACHMENT_BYTES_MAX = FRAME_PAYLOAD_MAX + FRAME_HEAD_BYTES + (4 << 20)
+"""The largest entry, or many small ones."""
+LETTER_BYTES_MAX = ATTACHMENT_BYTES_MAX + (1 << 20)
+HELLO_BYTES_MAX = 1024
+"""Strangers get no more than this."""
+NEAR_BYTES = 256 << 10
+FAR_BYTES_FIRST = 2 << 20
+
+_HEAD = struct.Struct(">III")
+_TOTAL = struct.Struct(">I")
+_REST = struct.Struct(">II")
+_TOTAL_BYTES = _TOTAL.size
+_REST_BYTES = _REST.size
+
+
+class BadLetter(Exception):
+    """The other side sent bytes that are not what this protocol allows."""
+
+
+def seal(envelope: bytes, attachment_bytes: int = 0) -> bytes:
+    """The front of a letter; its attachment follows in the stream as it is."""
+    return (
+        _HEAD.pack(_REST_BYTES + len(envelope) + attachment_bytes, len(envelope), crc32(envelope)) + envelope
+    )
+
+
+def opened(letter: Buffer) -> tuple[Buffer, memoryview]:
+    """The envelope and the attachment of a letter (without its total); raises BadLetter."""
+    if len(letter) < _REST_BYTES:
+        raise BadLetter(f"a letter of {len(letter)} bytes is too short")
+    envelope_bytes, checksum = _REST.unpack_from(letter)
+    view = memoryview(letter)
+    if envelope_bytes > len(view) - _REST_BYTES:
+        raise BadLetter(f"an envelope of {envelope_bytes} bytes in a letter of {len(view)}")
+    envelope = view[_REST_BYTES : _REST_BYTES + envelope_bytes]
+    if crc32(envelope) != checksum:
+        raise BadLetter("an envelope does not match its checksum")
+    return envelope, view[_REST_BYTES + envelope_bytes :]
+
+
+class Letters(asyncio.BufferedProtocol):
+    """One connection: letters come in one by one; buffers gather and go out together.
+
+    Subclasses say what to do with a letter (`letter_received`), and what to do when a chunk of them has been
+    taken (`chunk_ended`). Whatever is wrong with a letter closes the connection, with a reason.
+    """
+
+    def __init__(self) -> None:
+        self.letter_bytes_max = HELLO_BYTES_MAX
+        self.closed_because = ""
+        self._transport: asyncio.Transport | None = None
+        self._near = bytearray(NEAR_BYTES)
+        self._near_view = memoryview(self._near)
+        self._near_end = 0
+        self._far: bytearray | None = None
+        self._far_end = 0
+        self._far_total = 0
+        self._outgoing: list[Buffer] = []
+        self._outgoing_bytes = 0
+
+    # --- for subclasses ---
+
+    def letter_received(self, letter: Buffer) -> None:
+        raise NotImplementedError
+
+    def chunk_ended(self) -> None:
+        """Every whole letter that has arrived was handed over."""
+
+    def closed(self) -> None:
+        """The connection is gone; `closed_because` says why, where that is known."""
+
+    # --- out ---
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits here and in the transport."""
+        if self._transport is None:
+            return 0
+        return self._outgoing_bytes + self._transport.get_write_buffer_size()
+
+    def put(self, buffers: Sequence[Buffer], bytes_count: int) -> None:
+        """Goes out with `flush`, together with whatever else gathers before it."""
+        self._outgoing += buffers
+        self._outgoing_bytes += bytes_count
+
+    def flush(self) -> None:
+        if not self._outgoing:
+            return
+        outgoing, self._outgoing = self._outgoing, []
+        self._outgoing_bytes = 0
+        if self._transport is not None and not self._transport.is_closing():
+            if len(outgoing) == 1:
+                self._transport.write(outgoing[0])
+            else:
+                self._transport.writelines(outgoing)
+
+    def close(self, reason: str = "") -> None:
+        """What was put before is still sent, if the other side takes it."""
+        self.closed_because = self.closed_because or reason
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str = "") -> None:
+        self.closed_because = self.closed_because or reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- in: called by the event loop ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed_because = self.closed_because or (str(error) if error else "closed by the other side")
+        self._transport = None
+        self._outgoing.clear()
+        self._far = None
+        self.closed()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._far is not None:
+            return memoryview(self._far)[self._far_end :]
+        return self._near_view[self._near_end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._far is not None:
+                self._far_end += nbytes
+                self._fill_far()
+            else:
+                self._near_end += nbytes
+                self._split()
+        except BadLetter as bad:
+            self.close(str(bad))
+        self.chunk_ended()
+
+    def _split(self) -> None:
+        near, view, end, at = self._near, self._near_view, self._near_end, 0
+        total = 0
+        while end - at >= _TOTAL_BYTES:
+            total = _TOTAL.unpack_from(near, at)[0]
+            if total > self.letter_bytes_max:
+                raise BadLetter(f"a letter of {total} bytes; at most {self.letter_bytes_max} are taken")
+            start = at + _TOTAL_BYTES
+            if total > end - start:
+                break
+            at = start + total
+            self.letter_received(bytes(view[start:at]))
+            if not self.is_open:
+                self._near_end = 0
+                return
+            total = 0
+        left = end - at
+        if total > NEAR_BYTES // 4:
+            start = at + _TOTAL_BYTES
+            self._begin_far(total, view[start:end])
+            left = 0
+        elif at and left:
+            near[:left] = near[at:end]
+        self._near_end = left
+
+    def _begin_far(self, total: int, front: memoryview) -> None:
+        self._far = bytearray(min(total, FAR_BYTES_FIRST))
+        self._far_total = total
+        self._far_end = len(front)
+        self._far[: len(front)] = front
+
+    def _fill_far(self) -> None:
+        far = self._far
+        assert far is not None
+        if self._far_end < len(far):
+            return
+        if len(far) < self._far_total:
+            # So much has really arrived: as much again may be allocated.
+            self._far = bytearray(min(self._far_total, 2 * len(far)))
+            self._far[: len(far)] = far
+            return
+        self._far = None
+        self.letter_received(far)

@@ -1,0 +1,221 @@
+"""A node: the host with sockets, threads and a clock around it. It drives, and decides nothing.
+
+Everything happens in turns of one event loop: a chunk of letters, a finished disk job, a deadline. Each is
+told to the host, and what the host ordered in that turn goes out together at its end, one write a
+connection. Flushes run in the disk's threads and come back as turns.
+
+A node stops when it is asked to (`stop`), and it fails, for good, when its host says that a flush failed
+(rule 5) or when an assertion of ours does not hold: nothing is acknowledged after either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from quorate.core.entry import Partition
+from quorate.host import Host, Parcel
+from quorate.host.replicas import Answer
+from quorate.node.config import NodeConfig, parse_address
+from quorate.node.directory import read_identity
+from quorate.node.doors import Door
+from quorate.node.letters import Letters
+from quorate.node.peers import Peers
+from quorate.node.requests import ReplicaStatus, Status
+from quorate.storage.disk import Buffer
+from quorate.storage.frame import Frame
+from quorate.storage.real_disk import RealDisk
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long the loop may keep a disk thread with a finished flush waiting for the interpreter."""
+
+Log = Callable[[str], None]
+
+
+def log_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class NodeFailed(Exception):
+    """The node had to stop: what it has not acknowledged is unknown."""
+
+
+class Node:
+    """One node's life in this process: made, run once."""
+
+    def __init__(
+        self, config: NodeConfig, *, make_disk: type[RealDisk] = RealDisk, log: Log = log_to_stderr
+    ) -> None:
+        self.config = config
+        self.id = config.node
+        self.host: Host
+        self.doors: list[Door] = []
+        self._make_disk = make_disk
+        self._log = log
+        self._rng = Random()
+        self._peers = Peers(config.cluster, config.node, config.peer_addresses(), rng=self._rng, log=self.log)
+        self._unflushed: list[Letters] = []
+        self._loop: asyncio.AbstractEventLoop
+        self._stopped: asyncio.Event
+        self._why_failed = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = math.inf
+
+    def log(self, line: str) -> None:
+        self._log(f"node {self.id}: {line}")
+
+    # --- life ---
+
+    async def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Serve until stopped; raises NodeFailed, and what opening a directory raises."""
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self._loop.set_exception_handler(self._on_loop_error)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        with self._make_disk(self.config.directory, self._deliver) as disk:
+            disk.lock_now()
+            identity = read_identity(disk, self.config)
+            self.host = Host(self.id, disk, self.config.host_settings(), send=self._peers.send, rng=self._rng)
+            self.host.open(time.monotonic())
+            for partition, record in self.config.replicas(identity.incarnation):
+                self.host.add(time.monotonic(), partition, record)
+            await self._serve(ready)
+        if self._why_failed:
+            raise NodeFailed(self._why_failed)
+
+    async def _serve(self, ready: Callable[[], None] | None) -> None:
+        listen = parse_address(self.config.listen)
+        server = await self._loop.create_server(lambda: Door(self), listen.host, listen.port)
+        try:
+            self.log(f"listening on {listen}, {len(self.host.hosted)} replicas, {self.config.directory}")
+            async with asyncio.TaskGroup() as tasks:
+                links = tasks.create_task(self._peers.run(), name="peers")
+                self.end_turn()
+                if ready is not None:
+                    ready()
+                await self._stopped.wait()
+                links.cancel()
+        finally:
+            server.close()
+            for door in tuple(self.doors):
+                door.abort("this node stops") if self._why_failed else door.close("this node stops")
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def stop(self) -> None:
+        """Let go of everything and let `run` return. What is not acknowledged yet stays unknown."""
+        self._stopped.set()
+
+    def fail(self, why: str) -> None:
+        """Acknowledge nothing any more, and end."""
+        if not self._why_failed:
+            self._why_failed = why
+            self.log(f"fatal: {why}")
+            for door in tuple(self.doors):
+                door.abort("this node failed")
+            self._stopped.set()
+
+    def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception nobody caught, in a callback of ours: our bug, and no state can be trusted."""
+        error = context.get("exception")
+        if isinstance(error, Exception) and not isinstance(error, OSError):
+            self._log("".join(traceback.format_exception(error)).rstrip())
+            self.fail(f"{type(error).__name__}: {error}")
+        else:
+            self.log(f"{context.get('message')}: {error}")
+
+    # --- turns ---
+
+    def end_turn(self) -> None:
+        """Let out what this turn ordered, unless it must not be said; and see when to wake next."""
+        if self.host.fatal is not None:
+            self.fail(self.host.fatal)
+        if self._why_failed:
+            return
+        self._peers.flush()
+        for connection in self._unflushed:
+            connection.flush()
+        self._unflushed.clear()
+        due = self.host.deadline()
+        if due is not None and due < self._timer_due:
+            self._wake_at(due)
+
+    def unflushed(self, connection: Letters) -> None:
+        """Something was put on this connection, to go out with the turn's end."""
+        if connection not in self._unflushed:
+            self._unflushed.append(connection)
+
+    def _wake_at(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        # The loop's timers count milliseconds: never wake before it is time.
+        delay_s = math.ceil(max(0.0, due - time.monotonic()) * 1000) / 1000
+        self._timer = self._loop.call_later(delay_s, self._woke)
+
+    def _woke(self) -> None:
+        self._timer = None
+        self._timer_due = math.inf
+        if not self._why_failed:
+            self.host.tick(time.monotonic())
+            self.end_turn()
+
+    def _deliver(self, completion: Callable[[], None]) -> None:
+        """Called in a disk thread: a job is done."""
+        self._loop.call_soon_threadsafe(self._completed, completion)
+
+    def _completed(self, completion: Callable[[], None]) -> None:
+        if not self._why_failed:
+            completion()
+            self.end_turn()
+
+    # --- what connections bring; each is followed by `end_turn` ---
+
+    def receive(self, parcel: Parcel) -> None:
+        if not self._why_failed:
+            self.host.receive(time.monotonic(), parcel)
+
+    def propose(self, partition: Partition, payloads: list[Buffer], answer: Answer) -> None:
+        if not self._why_failed:
+            self.host.propose(time.monotonic(), partition, payloads, answer)
+
+    def fetch(
+        self, partition: Partition, offset: int, bytes_max: int, done: Callable[[list[Frame], int], None]
+    ) -> None:
+        if not self._why_failed:
+            self.host.fetch(time.monotonic(), partition, offset, bytes_max, done)
+
+    def holds(self, partition: Partition) -> bool:
+        return partition in self.host.hosted
+
+    def log_base(self, partition: Partition) -> int:
+        return self.host.hosted[partition].replica.log.base.offset
+
+    def forget_older(self, door: Door, peer: int) -> None:
+        """A peer that connects anew has lost its older connection, whether we have noticed or not."""
+        for other in tuple(self.doors):
+            if other is not door and other.peer == peer:
+                other.abort("closed by a newer connection")
+
+    def status(self) -> Status:
+        replicas = []
+        for partition, hosted in self.host.hosted.items():
+            replica = hosted.replica
+            replicas.append(
+                ReplicaStatus(
+                    partition,
+                    replica.role.name if replica.is_voter else "learner",
+                    replica.leader,
+                    replica.epoch,
+                    replica.log.head,
+                    hosted.commit,
+                    hosted.machine.counts.digest,
+                )
+            )
+        return Status(self.id, self._peers.connected, self._peers.dropped_count, tuple(replicas))

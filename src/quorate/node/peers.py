@@ -1,0 +1,157 @@
+"""Links to the other nodes: one outgoing connection to each, for the traffic of all replicas.
+
+A node sends on the connection that it made and receives on those that the others made, so neither side
+waits for the other. A link that is down, or that has more waiting than OUTBOUND_BYTES_MAX, loses what is
+sent on it: a slow peer cannot exhaust this node's memory, and every protocol survives loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from quorate.host import Parcel
+from quorate.node.codec import (
+    Hello,
+    Refused,
+    Welcome,
+    decode_greeting,
+    encode_greeting,
+    encode_parcel,
+)
+from quorate.node.config import Address
+from quorate.node.letters import BadLetter, Letters
+from quorate.storage.disk import Buffer
+
+OUTBOUND_BYTES_MAX = 64 << 20
+OUTBOUND_RESERVE_BYTES = 1 << 20
+"""Votes, answers and pings still go where entries no longer do."""
+GREETING_TIMEOUT_S = 5.0
+RECONNECT_FIRST_S = 0.02
+RECONNECT_MAX_S = 1.0
+
+Log = Callable[[str], None]
+
+
+class Link(Letters):
+    """Our connection to a peer: after its welcome, only we speak."""
+
+    def __init__(self, hello: Hello) -> None:
+        super().__init__()
+        self._hello = hello
+        self.ready = False
+        loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[None] = loop.create_future()
+        self.gone: asyncio.Future[None] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._write_now(encode_greeting(self._hello))
+
+    def _write_now(self, letter: bytes) -> None:
+        self.put((letter,), len(letter))
+        self.flush()
+
+    def letter_received(self, letter: Buffer) -> None:
+        if self.ready:
+            raise BadLetter("the peer spoke where only we do")
+        greeting = decode_greeting(letter)
+        if isinstance(greeting, Refused):
+            raise BadLetter(f"refused: {greeting.why}")
+        if not isinstance(greeting, Welcome) or greeting.node != self._hello.to:
+            raise BadLetter(f"somebody else answers there: {greeting}")
+        self.ready = True
+        if not self.greeted.done():
+            self.greeted.set_result(None)
+
+    def closed(self) -> None:
+        self.ready = False
+        for waiter in (self.greeted, self.gone):
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Peers:
+    """All links of a node. `run` keeps them up; `send` never blocks and never fails."""
+
+    def __init__(
+        self, cluster: str, node: int, addresses: dict[int, Address], *, rng: Random, log: Log
+    ) -> None:
+        self.sent_count = 0
+        self.dropped_count = 0
+        self._cluster = cluster
+        self._node = node
+        self._addresses = addresses
+        self._rng = rng
+        self._log = log
+        self._links: dict[int, Link] = {}
+        self._unflushed: list[Link] = []
+
+    def send(self, to: int, parcel: Parcel) -> None:
+        link = self._links.get(to)
+        if link is None or not link.ready:
+            self.dropped_count += 1
+            return
+        buffers, bytes_count = encode_parcel(parcel)
+        bound = OUTBOUND_BYTES_MAX if len(buffers) > 1 else OUTBOUND_BYTES_MAX + OUTBOUND_RESERVE_BYTES
+        if link.unsent_bytes + bytes_count > bound:
+            self.dropped_count += 1
+            return
+        self.sent_count += 1
+        if link not in self._unflushed:
+            self._unflushed.append(link)
+        link.put(buffers, bytes_count)
+
+    def flush(self) -> None:
+        """One write per peer for everything that was sent in this turn."""
+        for link in self._unflushed:
+            link.flush()
+        self._unflushed.clear()
+
+    @property
+    def connected(self) -> tuple[int, ...]:
+        return tuple(node for node, link in sorted(self._links.items()) if link.ready)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for node, address in self._addresses.items():
+                tasks.create_task(self._keep_up(node, address), name=f"peer {node}")
+
+    async def _keep_up(self, node: int, address: Address) -> None:
+        delay_s = RECONNECT_FIRST_S
+        last_said = ""
+        while True:
+            link = Link(Hello(self._cluster, self._node, node))
+            was_up = False
+            try:
+                was_up = await self._hold(link, node, address)
+                why = link.closed_because
+            except OSError as error:
+                why = error.strerror or str(error)
+            finally:
+                self._links.pop(node, None)
+                link.abort("this node stops")
+            delay_s = RECONNECT_FIRST_S if was_up else min(2 * delay_s, RECONNECT_MAX_S)
+            if why != last_said:
+                self._log(f"peer {node} at {address}: {why}; trying again")
+            last_said = "" if was_up else why
+            await asyncio.sleep(delay_s * (0.5 + self._rng.random()))
+
+    async def _hold(self, link: Link, node: int, address: Address) -> bool:
+        """Connect, and stay until the connection is gone; whether it was ever up."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                await loop.create_connection(lambda: link, address.host, address.port)
+                await link.greeted
+        except TimeoutError:
+            link.abort("no answer")
+            return False
+        if not link.ready:
+            return False
+        self._links[node] = link
+        self._log(f"peer {node} at {address}: connected")
+        await link.gone
+        return True

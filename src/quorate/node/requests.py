@@ -1,0 +1,154 @@
+"""What a client may ask a node, and the answers: a small protocol for tests, benchmarks and tools.
+
+A request's letter holds a number that its answer repeats; answers come in any order. Batches are attached to
+`Propose`, entries to `Fetched`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorate.batch import BATCH_MIN
+from quorate.core.effects import Outcome
+from quorate.core.entry import EntryId
+from quorate.node.letters import BadLetter, opened, seal
+from quorate.storage.disk import Buffer
+from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
+
+
+class Propose(msgspec.Struct, frozen=True, gc=False, tag="propose"):
+    """Append the attached batches, of these sizes, as one."""
+
+    partition: bytes
+    sizes: tuple[int, ...]
+
+
+class Fetch(msgspec.Struct, frozen=True, gc=False, tag="fetch"):
+    """Settled entries of this node's replica, from the one that holds `offset` on."""
+
+    partition: bytes
+    offset: int
+    bytes_max: int
+
+
+class AskStatus(msgspec.Struct, frozen=True, gc=False, tag="status?"):
+    """How is every replica?"""
+
+
+class Answered(msgspec.Struct, frozen=True, gc=False, tag="answered"):
+    """What became of a proposal; `leader` is a hint where it must be sent instead."""
+
+    outcome: Outcome
+    offset: int
+    epoch: int
+    leader: int
+
+
+class Fetched(msgspec.Struct, frozen=True, gc=False, tag="fetched"):
+    """So many entries are attached; this replica has settled up to `commit`, and its log starts behind `base`."""
+
+    commit: int
+    base: int
+    frames_count: int
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, gc=False):
+    partition: bytes
+    role: str
+    leader: int
+    epoch: int
+    head: EntryId
+    commit: int
+    digest: int
+    """Over every settled entry: two replicas with the same commit and digest hold the same."""
+
+
+class Status(msgspec.Struct, frozen=True, gc=False, tag="status"):
+    node: int
+    connected: tuple[int, ...]
+    dropped_count: int
+    replicas: tuple[ReplicaStatus, ...]
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):
+    """The request itself is wrong; nothing was done."""
+
+    why: str
+
+
+Request = Propose | Fetch | AskStatus
+Answer = Answered | Fetched | Status | Rejected
+
+
+class _Request(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    number: int
+    content: Request
+
+
+class _Answer(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    number: int
+    content: Answer
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(_Request).decode
+_decode_answer = msgspec.msgpack.Decoder(_Answer).decode
+
+
+def encode_request(number: int, request: Request, attachment_bytes: int = 0) -> bytes:
+    return seal(_encode(_Request(number, request)), attachment_bytes)
+
+
+def decode_request(letter: Buffer) -> tuple[int, Request, memoryview]:
+    """Number, request and attachment; raises BadLetter."""
+    envelope, attachment = opened(letter)
+    try:
+        request: _Request = _decode_request(envelope)
+    except msgspec.MsgspecError as error:
+        raise BadLetter(f"no request: {error}") from error
+    if len(attachment) and not isinstance(request.content, Propose):
+        raise BadLetter(f"{len(attachment)} bytes are attached that nothing speaks of")
+    return request.number, request.content, attachment
+
+
+def encode_answer(number: int, answer: Answer, attachment_bytes: int = 0) -> bytes:
+    return seal(_encode(_Answer(number, answer)), attachment_bytes)
+
+
+def decode_answer(letter: Buffer) -> tuple[int, Answer, memoryview]:
+    """Number, answer and attachment; raises BadLetter."""
+    envelope, attachment = opened(letter)
+    try:
+        answer: _Answer = _decode_answer(envelope)
+    except msgspec.MsgspecError as error:
+        raise BadLetter(f"no answer: {error}") from error
+    return answer.number, answer.content, attachment
+
+
+def attached_batches(request: Propose, attachment: memoryview) -> list[memoryview]:
+    """The batches of a proposal, not looked at yet; raises BadLetter."""
+    batches = []
+    at = 0
+    for size in request.sizes:
+        if not BATCH_MIN <= size <= len(attachment) - at:
+            raise BadLetter(f"a batch of {size} bytes, where {len(attachment) - at} are left")
+        batches.append(attachment[at : at + size])
+        at += size
+    if at != len(attachment) or not batches:
+        raise BadLetter(f"{len(attachment) - at} bytes are left behind {len(batches)} batches")
+    return batches
+
+
+def attached_frames(answer: Fetched, attachment: memoryview) -> list[Frame]:
+    """The entries of an answer, verified; raises BadLetter."""
+    if answer.frames_count * FRAME_HEAD_BYTES > len(attachment):
+        raise BadLetter(f"{answer.frames_count} entries cannot be in {len(attachment)} bytes")
+    frames = []
+    at = 0
+    try:
+        for _ in range(answer.frames_count):
+            frame, at = parse(attachment, at, where="answer")
+            frames.append(frame)
+    except DamagedFrame as damaged:
+        raise BadLetter(str(damaged)) from damaged
+    return frames

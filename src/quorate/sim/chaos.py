@@ -1,0 +1,236 @@
+"""Carries out a schedule of faults on a world, and undoes everything when they heal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import msgspec
+
+from quorate.sim.faults import LEADER, Fault
+from quorate.sim.harm import Harm
+from quorate.sim.invariants import Invariants
+from quorate.sim.network import CALM
+from quorate.sim.world import RESTART_SECONDS, World
+
+
+class Toll(msgspec.Struct):
+    """What was thrown at a world."""
+
+    partitions: int = 0
+    storms: int = 0
+    crashes: int = 0
+    power_losses: int = 0
+    pauses: int = 0
+    clock_changes: int = 0
+    flush_errors: int = 0
+    damaged: int = 0
+    filled: int = 0
+    slowed: int = 0
+    wiped: int = 0
+
+
+class Chaos:
+    def __init__(self, world: World, faults: Sequence[Fault], invariants: Invariants | None = None) -> None:
+        self.world = world
+        self.faults = faults
+        self.invariants = invariants
+        self.toll = Toll()
+        self.harm = Harm(world, self.toll, invariants)
+        self.healed = False
+        self._storms = 0
+        self._full: dict[int, int] = {}
+        self._slow: dict[int, int] = {}
+        self._begin: dict[str, Callable[[Fault], None]] = {
+            "partition": self._partition,
+            "storm": self._storm,
+            "crash": self._crash,
+            "power": self._power,
+            "pause": self._pause,
+            "clock-rate": self._clock_rate,
+            "clock-jump": self._clock_jump,
+            "flush-error": self._flush_error,
+            "damage": self.harm.begin,
+            "full-disk": self._fill,
+            "slow-disk": self._slow_down,
+            "wipe": self._wipe,
+        }
+        self.harm.keep_down = self._keep_down
+        world.on_stop = lambda number: self._keep_down(number, world.tunables.pace_s)
+
+    def begin(self) -> None:
+        for fault in self.faults:
+            self.world.after(fault.at - self.world.now, self._strike, fault)
+
+    def _strike(self, fault: Fault) -> None:
+        if not self.healed:
+            self._begin[fault.kind](fault)
+
+    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
+        def act(_: None) -> None:
+            if not self.healed:
+                undo()
+
+        self.world.after(seconds, act, None)
+
+    def _targets(self, fault: Fault) -> list[int]:
+        """The nodes that it hits: who leads is known only now."""
+        found = []
+        for number in fault.nodes:
+            if number != LEADER:
+                found.append(number)
+                continue
+            rng = Random(fault.chance)
+            partition = rng.randrange(len(self.world.partitions))
+            leaders = self.world.leaders(partition)
+            found.append(rng.choice(leaders) if leaders else rng.choice(self.world.setup.nodes))
+        return found
+
+    def _tell(self, node: int, what: str, text: str = "") -> None:
+        if self.world.trace is not None:
+            self.world.trace.add(self.world.now, node, what, text=text)
+
+    # --- the network ---
+
+    def _partition(self, fault: Fault) -> None:
+        self.toll.partitions += 1
+        self._tell(0, "partitioned", " ".join(f"n{source}>n{target}" for source, target in fault.links))
+        self.world.network.cut(fault.links)
+
+        def mend() -> None:
+            self.world.network.mend(fault.links)
+            self._tell(0, "healed", " ".join(f"n{source}>n{target}" for source, target in fault.links))
+
+        self._later(fault.seconds, mend)
+
+    def _storm(self, fault: Fault) -> None:
+        assert fault.weather is not None
+        self.toll.storms += 1
+        self._storms += 1
+        number = self._storms
+        weather = fault.weather
+        self._tell(
+            0,
+            "storm",
+            f"drops {weather.drop:.2f} doubles {weather.duplicate:.2f} replays {weather.replay:.2f}"
+            f" stalls {weather.stall:.2f} delay {weather.delay_mean:.4f}s",
+        )
+        self.world.network.storm(number, weather)
+        self._later(fault.seconds, lambda: self.world.network.pass_over(number))
+
+    # --- processes ---
+
+    def _crash(self, fault: Fault) -> None:
+        for number in self._targets(fault):
+            if self.world.crash(number):
+                self.toll.crashes += 1
+            self._keep_down(number, fault.seconds)
+
+    def _power(self, fault: Fault) -> None:
+        for number in self._targets(fault):
+            self.world.power_loss(number)
+            self.toll.power_losses += 1
+            self._keep_down(number, fault.seconds)
+
+    def _wipe(self, fault: Fault) -> None:
+        for number in self._targets(fault):
+            self.wipe(number)
+            self._keep_down(number, fault.seconds)
+
+    def wipe(self, number: int) -> None:
+        self.toll.wiped += 1
+        self.world.wipe(number)
+        if self.invariants is not None:
+            self.invariants.wiped(number)
+
+    def _keep_down(self, number: int, seconds: float) -> None:
+        """Start the node again after a while, unless something else keeps it down for longer."""
+        node = self.world.nodes[number]
+        node.down_until = max(node.down_until, self.world.now + seconds)
+
+        def start() -> None:
+            if node.host is None and self.world.now >= node.down_until:
+                self.world.start(number)
+
+        self._later(node.down_until - self.world.now, start)
+
+    def _pause(self, fault: Fault) -> None:
+        for number in self._targets(fault):
+            self.toll.pauses += 1
+            self.world.pause(number, fault.seconds)
+
+    # --- clocks ---
+
+    def _clock_rate(self, fault: Fault) -> None:
+        for number in fault.nodes:
+            self.toll.clock_changes += 1
+            self._tell(number, "clock changed", f"runs at {fault.amount:.2f}")
+            self.world.nodes[number].clock.change(self.world.now, rate=fault.amount)
+            self.world.clock_changed(number)
+
+    def _clock_jump(self, fault: Fault) -> None:
+        for number in fault.nodes:
+            self.toll.clock_changes += 1
+            self._tell(number, "clock jumped", f"by {fault.amount:.6f}s")
+            self.world.nodes[number].clock.change(self.world.now, jump=fault.amount)
+            self.world.clock_changed(number)
+
+    # --- disks ---
+
+    def _flush_error(self, fault: Fault) -> None:
+        for number in fault.nodes:
+            self.toll.flush_errors += 1
+            self._tell(number, "disk failing", "its next flush will fail")
+            self.world.nodes[number].disk.fail_next_flush()
+
+    def _fill(self, fault: Fault) -> None:
+        for number in self._targets(fault):
+            self.toll.filled += 1
+            self._full[number] = self._full.get(number, 0) + 1
+            self.harm.troubled_at[number] = self.world.now + fault.seconds
+            self._tell(number, "disk filled")
+            self.world.nodes[number].disk.set_full(True)
+            self._later(fault.seconds, lambda number=number: self._empty(number))  # type: ignore[misc]
+
+    def _empty(self, number: int) -> None:
+        self._full[number] -= 1
+        if not self._full[number]:
+            self.world.nodes[number].disk.set_full(False)
+            self._tell(number, "disk has room")
+
+    def _slow_down(self, fault: Fault) -> None:
+        for number in self._targets(fault):
+            self.toll.slowed += 1
+            self._slow[number] = self._slow.get(number, 0) + 1
+            self.harm.troubled_at[number] = self.world.now + fault.seconds
+            self._tell(number, "slowed", "its disk")
+            self.world.nodes[number].disk.set_slow(True)
+            self._later(fault.seconds, lambda number=number: self._speed_up(number))  # type: ignore[misc]
+
+    def _speed_up(self, number: int) -> None:
+        self._slow[number] -= 1
+        if not self._slow[number]:
+            self.world.nodes[number].disk.set_slow(False)
+
+    # --- the end ---
+
+    def heal(self) -> None:
+        """No more faults: the network is whole, disks and clocks are normal, every process runs."""
+        self.healed = True
+        self._tell(0, "healed", "everything")
+        self.world.network.heal(CALM)
+        for number, node in self.world.nodes.items():
+            node.paused_until = min(node.paused_until, self.world.now)
+            node.disk.heal()
+            node.clock.change(self.world.now, rate=1.0)
+            self.world.clock_changed(number)
+            if node.host is None:
+                self.world.start(number)
+        self.world.on_stop = self._restart_soon
+
+    def _restart_soon(self, number: int) -> None:
+        def start(_: None) -> None:
+            if self.world.nodes[number].host is None:
+                self.world.start(number)
+
+        self.world.after(RESTART_SECONDS, start, None)

@@ -1,0 +1,177 @@
+"""The story in words: what each row of the diagram says on its right, and beside the lanes."""
+
+from __future__ import annotations
+
+import re
+
+from quorate.core.raft import invariants as raft_invariants
+from quorate.sim import invariants, oracle
+from quorate.sim.draw_moments import LINKS, Journey, Moment, Sort, State, split_orders
+from quorate.sim.draw_story import Row, Story
+from quorate.sim.happening import Happening
+
+Run = tuple[str, str]
+"""A piece of text and its style."""
+
+FAULT_MARKS = {
+    Sort.CRASHED: "crash",
+    Sort.POWER_LOST: "power",
+    Sort.RESTARTED: "restart",
+    Sort.PAUSED: "pause",
+    Sort.RESUMED: "resume",
+    Sort.DAMAGED: "damage",
+    Sort.WIPED: "wipe",
+    Sort.TROUBLED: "trouble",
+    Sort.VIOLATED: "violation",
+}
+
+
+CHECKS = (invariants, oracle, raft_invariants)
+"""Their docstrings say what each invariant is about."""
+CHECK = re.compile(r"^(?:- |\| )([a-z][a-z, -]*?)(?:: | \| )((?:[^|\n]|\n  )+)", re.MULTILINE)
+
+
+def check_of(violation: str) -> str:
+    """What the invariant named at the violation's beginning says, in the words of whoever checks it."""
+    name = violation.split(":", 1)[0].strip()
+    for module in CHECKS:
+        for names, says in CHECK.findall(module.__doc__ or ""):
+            if name in names.split(", "):
+                return f"{name}: {' '.join(says.split()).rstrip('.;')}."
+    return ""
+
+
+def narrate(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
+    """One row in words: who, what happened, and what it changed."""
+    who = f"n{moment.node} " if moment.node else "network " if moment.sorts[0] in LINKS else "world "
+    runs: list[Run] = [(who, "bold")]
+    parts = [part for part in phrases(moment, journeys) if part[0]]
+    if moment.changes:
+        parts += [(change, "bold" if moment.turns else "") for change in changes(moment)]
+    for place, part in enumerate(parts):
+        if place:
+            runs.append((" · ", ""))
+        runs.append(part)
+    return runs
+
+
+def phrases(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
+    said: list[Run] = []
+    sends: dict[str, list[str]] = {}
+    for happening, sort in zip(moment.happenings, moment.sorts, strict=True):
+        if sort is Sort.SENT:
+            target = f"n{happening.peer}" + fate_of(happening, journeys)
+            sends.setdefault(happening.text, []).append(target)
+        elif sort is Sort.LOST and happening.message in journeys:
+            continue
+        else:
+            said.append((phrase(happening, sort), style_of(sort)))
+            if orders := split_orders(happening)[1]:
+                said.append((f"ordered: {orders}", "muted"))
+    for text, targets in sends.items():
+        said.append((f"sent {text or 'a message'} → {', '.join(targets)}", ""))
+    return said
+
+
+def fate_of(happening: Happening, journeys: dict[int, Journey]) -> str:
+    journey = journeys.get(happening.message)
+    if journey is None or not journey.arrivals:
+        return ""
+    return " (lost)" if all(arrival.lost for arrival in journey.arrivals) else ""
+
+
+def style_of(sort: Sort) -> str:
+    if sort is Sort.VIOLATED:
+        return "alarm"
+    return "amber" if sort in FAULT_MARKS or sort in LINKS else ""
+
+
+def phrase(happening: Happening, sort: Sort) -> str:
+    text = split_orders(happening)[0]
+    if sort is Sort.RECEIVED:
+        return f"received {text or 'a message'} from n{happening.peer}"
+    if sort is Sort.PROPOSED:
+        return f"was asked by a client: {text}" if text else "was asked by a client"
+    if sort is Sort.ANSWERED:
+        return f"answered the client: {text}" if text else "answered the client"
+    if sort in LINKS and happening.peer and happening.node:
+        text = f"n{happening.node}–n{happening.peer} {text}".strip()
+    elif happening.peer:
+        text = f"n{happening.peer} {text}".strip()
+    return f"{happening.what}: {text}" if text else happening.what
+
+
+def changes(moment: Moment) -> list[str]:
+    """What the replica's line says now that it did not say before."""
+    before, after = moment.before, moment.after
+    said = []
+    if after.role != before.role and after.role:
+        became = "is" if not before.role else "became"
+        said.append(f"{became} {after.role} in epoch {after.epoch}")
+    elif after.epoch != before.epoch:
+        said.append(f"moved to epoch {after.epoch}")
+    said += log_changes(before, after)
+    if after.commit is not None and after.commit != before.commit:
+        was = before.settled.removeprefix("commit ")
+        said.append(f"{after.settled} (was {was})" if was else after.settled)
+    if after.notes != before.notes:
+        said.append(after.notes or f"no longer {before.notes}")
+    return said
+
+
+def log_changes(before: State, after: State) -> list[str]:
+    if after.last is None or after.first is None or (after.first, after.last) == (before.first, before.last):
+        return []
+    if before.last is None:
+        return [after.log]
+    if after.last < before.last:
+        return [f"its log was cut: it ended at {before.last}, now at\u00a0{after.last}"]
+    if after.last > before.last:
+        return [f"its log now ends at\u00a0{after.last}"]
+    return [f"its log now begins at\u00a0{after.first}"]
+
+
+def gap_words(story: Story, row: Row) -> str:
+    """What a gap leaves out, with what it was mostly made of."""
+    inside = story.moments[row.first : row.last + 1]
+    count = sum(len(moment.happenings) for moment in inside)
+    seconds = inside[-1].at - inside[0].at
+    beats = sum(
+        1
+        for moment in inside
+        for happening, sort in zip(moment.happenings, moment.sorts, strict=True)
+        if sort is Sort.SENT and is_heartbeat(happening.text)
+    )
+    what = f"{count} happenings left out" + (f", {time_words(seconds)}" if seconds else "")
+    if row.quiet:
+        routine = f"{beats} heartbeats and their answers" if beats else "routine traffic"
+        return f"{what}: {routine}; nothing changed"
+    if row.first:
+        return f"{what}: no fault, no change of epoch or role, nothing cut"
+    return f"{what}: how it began"
+
+
+def is_heartbeat(text: str) -> bool:
+    """Said to be one, or entries asked to be appended without any entries."""
+    return "heartbeat" in text or (text.startswith("append-entries") and " headers " not in text)
+
+
+def time_words(seconds: float) -> str:
+    if seconds >= 0.9995:
+        return f"{seconds:.3g} s"
+    if seconds >= 0.000_9995:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds * 1_000_000:.0f} µs"
+
+
+def fault_label(moment: Moment) -> str:
+    """The fault of a moment, in a word or two beside its mark."""
+    for happening, sort in zip(moment.happenings, moment.sorts, strict=True):
+        if sort in FAULT_MARKS:
+            return happening.what
+    return ""
+
+
+def kind_of(text: str) -> str:
+    """The first word of a message: what stands at the tip of its arrow."""
+    return text.split(" ", 1)[0].split("(", 1)[0]

@@ -1,0 +1,302 @@
+"""What goes wrong, and when: a schedule made up-front from the seed, so that a shrinker can leave faults out.
+
+A profile turns a stream of chance into faults; profiles compose by putting their faults together. Each has
+a stream of its own, so a profile's faults are the same whoever else takes part.
+
+Copies that are lost for good (wiped disks, damaged bytes) hit only *unlucky* nodes, which are fewer than half
+of any partition's voters: nobody can promise more. Everything else may hit everybody, at the same time too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from quorate.sim.chance import stream
+from quorate.sim.network import Weather
+
+LEADER = 0
+"""Instead of a node's number: whoever leads some partition at that moment."""
+
+
+class Fault(msgspec.Struct, frozen=True, gc=False):
+    """Something that goes wrong at one moment, and for what goes on, ends `seconds` later."""
+
+    at: float
+    kind: str
+    nodes: tuple[int, ...] = ()
+    seconds: float = 0.0
+    links: tuple[tuple[int, int], ...] = ()
+    weather: Weather | None = None
+    amount: float = 0.0
+    chance: int = 0
+    """A seed of its own for what it decides on the spot: which byte, which leader."""
+
+    def __str__(self) -> str:
+        who = " ".join("leader" if node == LEADER else f"n{node}" for node in self.nodes)
+        links = " ".join(f"{source}>{target}" for source, target in self.links)
+        amount = f" {self.amount:.3f}" if self.amount else ""
+        seconds = f" for {self.seconds:.3f}s" if self.seconds else ""
+        return " ".join(part for part in (self.kind, who, links) if part) + amount + seconds
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where faults happen: what a profile may use."""
+
+    nodes: tuple[int, ...]
+    unlucky: tuple[int, ...]
+    """Nodes whose copies may be lost for good."""
+    pace: float
+    """The election time-out: what is short and what is long is measured in it."""
+    ends: float
+    """No fault begins later."""
+
+
+def schedule(seed: int, profiles: tuple[str, ...], place: Place) -> tuple[Fault, ...]:
+    """Every fault of a run, in the order of time."""
+    faults: list[Fault] = []
+    for name in PROFILES:
+        if name in profiles:
+            rng = stream(seed, "faults", name)
+            # In company a profile sits some seeds out, so that every combination gets its turn.
+            absent = len(profiles) > 1 and rng.random() < ABSENT
+            made = PROFILES[name](rng, place)
+            if not absent:
+                faults += made
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+ABSENT = 0.35
+
+
+def parse_profiles(text: str) -> tuple[str, ...]:
+    """`all`, `none`, or names with commas between; raises ValueError with a line for a person."""
+    if text == "none":
+        return ()
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if "all" in names:
+        return tuple(PROFILES)
+    for name in names:
+        if name not in PROFILES:
+            known = ", ".join(PROFILES)
+            raise ValueError(f"there is no fault profile {name!r}; there are: all, none, {known}")
+    return tuple(name for name in PROFILES if name in names)
+
+
+# ---- moments and lengths ----
+
+
+def moments(rng: Random, place: Place, count: int) -> list[float]:
+    return [place.pace + rng.random() * (place.ends - place.pace) for _ in range(count)]
+
+
+def length(rng: Random, place: Place, *, least: float, most: float) -> float:
+    """Seconds, drawn so that short ones are as likely as long ones in proportion."""
+    return place.pace * least * (most / least) ** rng.random()
+
+
+def one_or_more(rng: Random, nodes: tuple[int, ...], *, leader: float, everyone: float) -> tuple[int, ...]:
+    luck = rng.random()
+    if luck < leader:
+        return (LEADER,)
+    if luck < leader + everyone:
+        return nodes
+    return tuple(sorted(rng.sample(nodes, rng.choice((1, 1, 1, min(2, len(nodes)))))))
+
+
+# ---- profiles ----
+
+
+def network(rng: Random, place: Place) -> list[Fault]:
+    """Links cut in every shape, and storms in which messages are lost, doubled, late and old."""
+    faults = []
+    for at in moments(rng, place, rng.randint(1, 6)):
+        links = shape(rng, place.nodes)
+        seconds = length(rng, place, least=0.3, most=8.0)
+        if rng.random() < 0.25:
+            beat = seconds / 8
+            faults += [
+                Fault(at + 2 * beat * turn, "partition", links=links, seconds=beat) for turn in range(4)
+            ]
+        else:
+            faults.append(Fault(at, "partition", links=links, seconds=seconds))
+    for at in moments(rng, place, rng.randint(0, 4)):
+        weather = Weather(
+            delay_mean=place.pace * rng.choice((0.01, 0.05, 0.2)),
+            drop=rng.choice((0.0, 0.05, 0.2, 0.5)),
+            duplicate=rng.choice((0.0, 0.1, 0.3)),
+            replay=rng.choice((0.0, 0.1, 0.3)),
+            stall=rng.choice((0.0, 0.1)),
+            stall_seconds=place.pace * rng.choice((1.0, 4.0)),
+        )
+        faults.append(
+            Fault(at, "storm", weather=weather, seconds=length(rng, place, least=1.0, most=10.0))
+        )
+    return faults
+
+
+def shape(rng: Random, nodes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The links that are cut: a split, a bridge, one way only, or some here and there."""
+    everything = [(one, other) for one in nodes for other in nodes if one != other]
+    order = rng.sample(nodes, len(nodes))
+    first = rng.randint(1, len(nodes) - 1)
+    left, right = order[:first], order[first:]
+    kind = rng.choice(("split", "split", "isolate", "deaf", "mute", "one-way", "bridge", "scattered"))
+    if kind == "split":
+        return tuple(link for link in everything if (link[0] in left) != (link[1] in left))
+    if kind == "isolate":
+        return tuple(link for link in everything if order[0] in link)
+    if kind == "deaf":
+        return tuple(link for link in everything if link[1] == order[0])
+    if kind == "mute":
+        return tuple(link for link in everything if link[0] == order[0])
+    if kind == "one-way":
+        return tuple(link for link in everything if link[0] in left and link[1] in right)
+    if kind == "bridge" and len(nodes) > 2:
+        half = order[1 : 1 + len(order) // 2]
+        return tuple(
+            link for link in everything if order[0] not in link and (link[0] in half) != (link[1] in half)
+        )
+    return tuple(link for link in everything if rng.random() < 0.3)
+
+
+def crash(rng: Random, place: Place) -> list[Fault]:
+    """Processes end without a word; what was written, flushed or not, is still there."""
+    return [
+        Fault(
+            at,
+            "crash",
+            nodes=one_or_more(rng, place.nodes, leader=0.35, everyone=0.15),
+            seconds=length(rng, place, least=0.05, most=6.0),
+            chance=rng.getrandbits(32),
+        )
+        for at in moments(rng, place, rng.randint(1, 6))
+    ]
+
+
+def power(rng: Random, place: Place) -> list[Fault]:
+    """The power goes: whatever was not flushed may be gone, or half there."""
+    return [
+        Fault(
+            at,
+            "power",
+            nodes=one_or_more(rng, place.nodes, leader=0.25, everyone=0.35),
+            seconds=length(rng, place, least=0.05, most=6.0),
+            chance=rng.getrandbits(32),
+        )
+        for at in moments(rng, place, rng.randint(1, 6))
+    ]
+
+
+def pause(rng: Random, place: Place) -> list[Fault]:
+    """A process stands still, for longer than anybody waits for it, and goes on as if nothing was."""
+    return [
+        Fault(
+            at,
+            "pause",
+            nodes=one_or_more(rng, place.nodes, leader=0.6, everyone=0.05),
+            seconds=length(rng, place, least=0.2, most=8.0),
+            chance=rng.getrandbits(32),
+        )
+        for at in moments(rng, place, rng.randint(1, 6))
+    ]
+
+
+def clock(rng: Random, place: Place) -> list[Fault]:
+    """Clocks run fast or slow, and jump."""
+    faults = []
+    for at in moments(rng, place, rng.randint(1, 6)):
+        node = rng.choice(place.nodes)
+        if rng.random() < 0.5:
+            faults.append(Fault(at, "clock-rate", nodes=(node,), amount=rng.choice((0.5, 0.8, 1.25, 2.0))))
+        else:
+            jump = length(rng, place, least=0.1, most=10.0) * rng.choice((-1.0, 1.0))
+            faults.append(Fault(at, "clock-jump", nodes=(node,), amount=jump))
+    return faults
+
+
+def disk(rng: Random, place: Place) -> list[Fault]:
+    """A flush fails, and the pages with it. The node must exit, and come back with what can be proven."""
+    return [
+        Fault(
+            at,
+            "flush-error",
+            nodes=(rng.choice(place.nodes),),
+            seconds=length(rng, place, least=0.1, most=3.0),
+            chance=rng.getrandbits(32),
+        )
+        for at in moments(rng, place, rng.randint(1, 5))
+    ]
+
+
+def damage(rng: Random, place: Place) -> list[Fault]:
+    """Bytes of an unlucky node turn into others, while it runs or while it is down."""
+    if not place.unlucky:
+        return []
+    return [
+        Fault(
+            at,
+            "damage",
+            nodes=(rng.choice(place.unlucky),),
+            seconds=0.0 if rng.random() < 0.4 else length(rng, place, least=0.05, most=3.0),
+            chance=rng.getrandbits(32),
+        )
+        for at in moments(rng, place, rng.randint(1, 4))
+    ]
+
+
+def full_disk(rng: Random, place: Place) -> list[Fault]:
+    """No space is left, on one node or on all of them, for a while."""
+    return [
+        Fault(
+            at,
+            "full-disk",
+            nodes=one_or_more(rng, place.nodes, leader=0.3, everyone=0.2),
+            seconds=length(rng, place, least=0.5, most=8.0),
+            chance=rng.getrandbits(32),
+        )
+        for at in moments(rng, place, rng.randint(1, 3))
+    ]
+
+
+def slow_disk(rng: Random, place: Place) -> list[Fault]:
+    """Everything that a disk does takes up to a hundred times as long."""
+    return [
+        Fault(
+            at,
+            "slow-disk",
+            nodes=one_or_more(rng, place.nodes, leader=0.4, everyone=0.1),
+            seconds=length(rng, place, least=1.0, most=8.0),
+            amount=rng.choice((5.0, 20.0, 100.0)),
+            chance=rng.getrandbits(32),
+        )
+        for at in moments(rng, place, rng.randint(1, 3))
+    ]
+
+
+def wipe(rng: Random, place: Place) -> list[Fault]:
+    """An unlucky node comes back with an empty disk: a new incarnation, a learner from then on."""
+    if not place.unlucky:
+        return []
+    return [
+        Fault(
+            at, "wipe", nodes=(rng.choice(place.unlucky),), seconds=length(rng, place, least=0.1, most=3.0)
+        )
+        for at in moments(rng, place, rng.choice((1, 1, 2)))
+    ]
+
+
+PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
+    "network": network,
+    "crash": crash,
+    "power": power,
+    "pause": pause,
+    "clock": clock,
+    "disk": disk,
+    "damage": damage,
+    "full-disk": full_disk,
+    "slow-disk": slow_disk,
+    "wipe": wipe,
+}

@@ -1,0 +1,108 @@
+"""Turns bytes of unlucky nodes into others, where that is fair.
+
+Only what lies at or below a log's durable mark may be told from a torn write, so nobody can promise
+anything about younger bytes. A byte is old enough when it was flushed, and its node has been up and writing
+normally for several mark delays since: the marks that speak of it are flushed in two places by then. Fair is
+also one harm at a time: after a harm to the journal or the marks, the next one waits until the node has been
+restarted and has written both anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from quorate.sim.disk import SimDisk
+from quorate.sim.faults import Fault
+from quorate.sim.invariants import Invariants
+from quorate.sim.world import World
+
+if TYPE_CHECKING:
+    from quorate.sim.chaos import Toll
+
+PLACES_TRIED = 40
+BLOCKS = (8, 64, 512)
+
+
+class Harm:
+    def __init__(self, world: World, toll: Toll, invariants: Invariants | None) -> None:
+        self.world = world
+        self.toll = toll
+        self.invariants = invariants
+        self.keep_down: Callable[[int, float], None] = lambda number, seconds: None
+        self.troubled_at: dict[int, float] = {}
+        """When a node's disk was last full or slow: marks may have waited then."""
+        self._journal_harmed: dict[int, int] = {}
+        """The life in which a node's journal or marks were harmed last."""
+
+    def begin(self, fault: Fault) -> None:
+        """Remember what is flushed now; by the time that the marks speak of it, it is fair game."""
+        number = fault.nodes[0]
+        node = self.world.nodes[number]
+        if node.host is None:
+            return
+        old = node.disk.durable_files()
+        life = node.lives
+        began = self.world.now
+
+        def strike(_: None) -> None:
+            undisturbed = node.paused_until <= began and self.troubled_at.get(number, -1.0) < began
+            if undisturbed and node.host is not None and node.lives == life:
+                self._strike(fault, number, old)
+
+        self.world.after(self._marked_after(), strike, None)
+
+    def _marked_after(self) -> float:
+        tunables = self.world.tunables
+        return 3 * tunables.host.store.mark_delay_s + 12 * tunables.disk.latency_max
+
+    def _strike(self, fault: Fault, number: int, old: dict[str, bytes]) -> None:
+        rng = Random(fault.chance)
+        disk = self.world.nodes[number].disk
+        harmed = self._journal_harmed.get(number, 0) == self.world.nodes[number].lives
+        names = [name for name in sorted(old) if not (harmed and is_journal(name))]
+        found = self._harm(rng, disk, old, names)
+        if found is None:
+            return
+        if is_journal(found.partition(":")[0]):
+            self._journal_harmed[number] = self.world.nodes[number].lives
+        self.toll.damaged += 1
+        if self.invariants is not None:
+            self.invariants.damaged(number)
+        if self.world.trace is not None:
+            self.world.trace.add(self.world.now, number, "damaged", text=found)
+        if fault.seconds:
+            self.world.crash(number)
+            self.keep_down(number, fault.seconds)
+
+    def _harm(self, rng: Random, disk: SimDisk, old: dict[str, bytes], names: list[str]) -> str | None:
+        present = set(disk.files())
+        names = [name for name in names if name in present and any(old[name])]
+        for _ in range(PLACES_TRIED if names else 0):
+            name = rng.choice(names)
+            now = disk.content(name)
+            then = old[name]
+            at = rng.randrange(len(then.rstrip(b"\0")))  # A journal is preallocated: its rest is empty.
+            kind = rng.choice(("flip", "zero", "swap"))
+            length = 1 if kind == "flip" else min(rng.choice(BLOCKS), len(then) - at)
+            if not any(then[at : at + length]) or then[at : at + length] != now[at : at + length]:
+                continue
+            if kind == "flip":
+                disk.flip(name, at, rng.randrange(8))
+            elif kind == "zero":
+                disk.zero(name, at, length)
+            else:
+                other = rng.randrange(len(then))
+                one, two = then[at : at + length], then[other : other + length]
+                if abs(other - at) < length or one == two or two != now[other : other + length]:
+                    continue
+                if len(two) < length:
+                    continue
+                disk.swap(name, at, other, length)
+            return f"{name}: {kind} {length} bytes at {at}"
+        return None
+
+
+def is_journal(name: str) -> bool:
+    return name.startswith(("journal.", "marks."))

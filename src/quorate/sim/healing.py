@@ -1,0 +1,183 @@
+"""After the faults: everything heals, and the world must come to rest with nothing lost.
+
+In turn: every process runs; a fresh proposal settles on every partition; every byte is checked, so that
+hidden damage is found and repaired; all replicas of a partition, wiped ones too, become equal; idle groups
+fall silent; every request to a living node has been answered; and whatever was acknowledged is read back from
+every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quorate.batch import encode_records
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Span
+from quorate.core.invariant import Violated
+from quorate.host import Hosted
+from quorate.sim.invariants import Invariants
+from quorate.sim.oracle import Fate, Oracle
+from quorate.sim.workload import Workload
+from quorate.sim.world import World
+from quorate.storage.frame import Frame
+
+PATIENCE_PACES = 600
+"""How many election time-outs the world has to come to rest."""
+EVENTS_MAX = 400_000
+READ_BYTES = 1 << 16
+
+
+class Healing:
+    def __init__(self, world: World, workload: Workload, oracle: Oracle, invariants: Invariants) -> None:
+        self.world = world
+        self.workload = workload
+        self.oracle = oracle
+        self.invariants = invariants
+        self.pace = world.tunables.pace_s
+        self._deadline = world.now + PATIENCE_PACES * self.pace
+        self._events_max = world.events_count + EVENTS_MAX
+
+    def run(self) -> None:
+        self._wait("no fresh proposal settles", self._proposals())
+        self._check_all()
+        self._wait("copies do not become equal", self._unequal)
+        self._wait("idle groups do not fall silent", self._noisy)
+        self._wait("requests stay unanswered", self.workload.unanswered)
+        self._digests()
+        self._read_everything()
+
+    def _wait(self, what: str, missing: Callable[[], list[str]]) -> None:
+        """Let time pass until nothing is missing."""
+        while found := missing():
+            world = self.world
+            if world.now > self._deadline or world.events_count >= self._events_max:
+                states = "; ".join(self._states())
+                raise Violated("liveness", f"{what}: {', '.join(found)}; {states}")
+            world.run(world.now + self.pace / 2, self._events_max)
+
+    def _copies(self) -> list[tuple[int, int, Hosted | None]]:
+        """(partition, node, replica) of every copy."""
+        return [
+            (partition, number, self.world.hosted(number, partition))
+            for partition, holders in enumerate(self.world.setup.holders)
+            for number in holders
+        ]
+
+    def _states(self) -> list[str]:
+        return [
+            f"p{partition} " + (hosted.replica.describe() if hosted is not None else f"n{number} down")
+            for partition, number, hosted in self._copies()
+        ]
+
+    # --- one after the other ---
+
+    def _proposals(self) -> Callable[[], list[str]]:
+        """Proposes to every partition until somebody settles it."""
+        probes = [Probe(self, partition) for partition in range(len(self.world.partitions))]
+        for probe in probes:
+            probe.propose(None)
+        return lambda: [f"p{probe.partition}" for probe in probes if not probe.settled]
+
+    def _check_all(self) -> None:
+        """The scrubber: read every byte of every copy."""
+        open_checks: dict[tuple[int, int], str] = {}
+
+        def done(key: tuple[int, int]) -> Callable[[list[Span]], None]:
+            return lambda spans: open_checks.pop(key, None) and None
+
+        for partition, number, hosted in self._copies():
+            if hosted is not None:
+                open_checks[partition, number] = f"p{partition} n{number}"
+                self.world.check(number, partition, done((partition, number)))
+        self._wait("checks do not end", lambda: list(open_checks.values()))
+
+    def _unequal(self) -> list[str]:
+        found = []
+        for partition, number, hosted in self._copies():
+            why = self._differs(hosted, self.invariants.settled[partition].commit)
+            if why:
+                found.append(f"p{partition} n{number} {why}")
+        return found
+
+    def _differs(self, hosted: Hosted | None, settled: int) -> str:
+        """In what a copy is not yet as it should be; empty if it is."""
+        if hosted is None:
+            return "is down"
+        replica = hosted.replica
+        head = replica.log.head
+        if replica.faulty:
+            return "is faulty"
+        if head.offset != settled or replica.commit != settled:
+            return f"has not all up to {settled}"
+        if replica.durable != head or replica.published != settled:
+            return f"has flushed up to {replica.durable} and published up to {replica.published}"
+        if hosted.applied != head:
+            return f"has applied up to {hosted.applied}"
+        return ""
+
+    def _noisy(self) -> list[str]:
+        return [
+            f"p{partition} n{number}"
+            for partition, number, hosted in self._copies()
+            if hosted is None or hosted.replica.deadline() is not None
+        ]
+
+    def _digests(self) -> None:
+        for partition, number, hosted in self._copies():
+            assert hosted is not None
+            self.invariants.applied(number, partition, hosted.applied.offset, hosted.machine.counts)
+
+    def _read_everything(self) -> None:
+        for partition, number, hosted in self._copies():
+            assert hosted is not None
+            end = hosted.replica.log.base.offset + 1
+            self.oracle.lost_below(partition, hosted.replica.log.head.offset, f"n{number}")
+            while end <= hosted.commit:
+                end = self._read(number, partition, end)
+
+    def _read(self, number: int, partition: int, first: int) -> int:
+        reader = (number, self.world.life(number), partition)
+        ends: list[int] = []
+
+        def done(frames: list[Frame], commit: int, base: int) -> None:
+            ends.append(self.oracle.fetched(reader, first, frames, commit, base))
+
+        self.world.fetch(number, partition, first, READ_BYTES, done)
+        self._wait("a read does not end", lambda: [] if ends else [f"p{partition} n{number}"])
+        if ends[0] <= first:
+            raise Violated("read-gap", f"p{partition}: n{number} has nothing at {first}")
+        return ends[0]
+
+
+class Probe:
+    """Proposes fresh values to one partition until one is settled."""
+
+    def __init__(self, healing: Healing, partition: int) -> None:
+        self.world = healing.world
+        self.oracle = healing.oracle
+        self.workload = healing.workload
+        self.pause = healing.pace
+        self.partition = partition
+        self.settled = False
+        self._tries = 0
+
+    def propose(self, _: Any) -> None:
+        if self.settled:
+            return
+        self._tries += 1
+        self.workload.proposals_count += 1
+        number = self.workload.proposals_count
+        payload = encode_records([(None, b"fresh %d" % number)], timestamp=number)
+        proposal = self.oracle.proposed(number, self.partition, [payload], [1])
+        voters = self.world.setup.voters[self.partition]
+
+        def answer(reply: Reply) -> None:
+            if reply.outcome is Outcome.SETTLED:
+                self.oracle.acknowledged(proposal, reply.offset)
+                self.settled = True
+            elif reply.outcome is not Outcome.UNKNOWN:
+                proposal.fate = Fate.REFUSED
+
+        self.world.propose(voters[self._tries % len(voters)], self.partition, [payload], answer)
+        self.world.after(self.pause * 1.5, self.propose, None)

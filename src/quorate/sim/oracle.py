@@ -1,0 +1,173 @@
+"""Knows what was promised to whom: what was proposed, what was acknowledged, and what anybody has ever read.
+
+Every entry that a client proposes is unique, so its bytes say whose it is. A value is *placed* at an offset
+by an acknowledgement or by a read of settled entries, and may never be found anywhere else, nor anything else
+in its place. The checks (RELIABILITY.md, "What is checked"):
+
+- acknowledged-lost: where an acknowledged entry stood, another one is found, or nothing;
+- placed-twice: one entry at two offsets, though it was accepted once;
+- read-changed: one offset with two settled entries;
+- order: an entry proposed after another was acknowledged stands below it;
+- phantom: an entry that nobody proposed, or that every node refused;
+- read-gap, read-unsettled, read-regressed: a read that skips entries, shows unsettled ones, or whose node
+  has forgotten what was settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from quorate.batch import HEAD_BYTES
+from quorate.core.entry import Kind
+from quorate.core.invariant import Violated
+from quorate.storage.frame import Frame
+
+
+class Fate(StrEnum):
+    """What a client knows of its proposal."""
+
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+class Proposal(msgspec.Struct):
+    """Entries that a client wants to be appended, one after the other, in one go."""
+
+    number: int
+    partition: int
+    payloads: tuple[bytes, ...]
+    counts: tuple[int, ...]
+    floor: int
+    """The highest acknowledged offset when it was first proposed: it must stand above (order)."""
+    fate: Fate = Fate.OPEN
+    offset: int = -1
+    attempts_open: int = 0
+    """Attempts whose outcome nobody knows: each may yet be settled."""
+
+
+class Placed(msgspec.Struct, gc=False):
+    """An entry that was seen settled."""
+
+    offset: int
+    proposal: Proposal
+    acknowledged: bool
+
+
+class Oracle:
+    def __init__(self, partitions_count: int) -> None:
+        self.acknowledged_count = 0
+        self.reads_count = 0
+        self.highest = [-1] * partitions_count
+        """The highest acknowledged offset of each partition."""
+        self._origins: dict[bytes, tuple[Proposal, int]] = {}
+        self._placed: list[dict[int, Placed]] = [{} for _ in range(partitions_count)]
+        self._offsets: dict[bytes, int] = {}
+        self._commits: dict[tuple[int, int, int], int] = {}
+
+    # --- what clients do ---
+
+    def proposed(self, number: int, partition: int, payloads: Sequence[bytes], counts: Sequence[int]) -> Proposal:
+        proposal = Proposal(number, partition, tuple(payloads), tuple(counts), self.highest[partition])
+        for index, payload in enumerate(payloads):
+            body = payload[HEAD_BYTES:]
+            assert body not in self._origins
+            self._origins[body] = (proposal, index)
+        return proposal
+
+    def acknowledged(self, proposal: Proposal, offset: int) -> None:
+        """A node has told a client that the proposal is settled at `offset`."""
+        who = f"p{proposal.partition}: proposal {proposal.number}"
+        if offset <= proposal.floor:
+            raise Violated(
+                "order",
+                f"{who} was acknowledged at {offset}, though {proposal.floor} was acknowledged before it began",
+            )
+        if proposal.fate is Fate.ACKNOWLEDGED:
+            if proposal.offset != offset:
+                raise Violated("placed-twice", f"{who} was acknowledged at {proposal.offset} and at {offset}")
+            return
+        proposal.fate = Fate.ACKNOWLEDGED
+        proposal.offset = offset
+        self.acknowledged_count += 1
+        for payload, count in zip(proposal.payloads, proposal.counts, strict=True):
+            self._place(proposal, payload[HEAD_BYTES:], offset, acknowledged=True)
+            offset += count
+        if offset - 1 > self.highest[proposal.partition]:
+            self.highest[proposal.partition] = offset - 1
+
+    # --- what readers see ---
+
+    def fetched(
+        self, reader: tuple[int, int, int], first: int, frames: Sequence[Frame], commit: int, base: int
+    ) -> int:
+        """`reader` is (node, life, partition). Returns the offset behind the last entry that was read."""
+        node, life, partition = reader
+        who = f"p{partition}: a read of n{node} from {first}"
+        self.reads_count += 1
+        known = self._commits.get(reader, -1)
+        if commit < known:
+            raise Violated("read-regressed", f"{who} says commit {commit}; life {life} said {known} before")
+        self._commits[reader] = commit
+        expected = max(first, base + 1)
+        for index, frame in enumerate(frames):
+            header = frame.header
+            fits = header.offset == expected if index else header.offset <= expected <= header.last
+            if not fits:
+                raise Violated("read-gap", f"{who} gave {header} where {expected} was due")
+            if header.last > commit:
+                raise Violated("read-unsettled", f"{who} gave {header} above commit {commit}")
+            expected = header.last + 1
+            if header.kind == Kind.RECORDS:
+                self._read(partition, frame, who)
+            elif header.offset in self._placed[partition]:
+                raise self._changed(partition, header.offset, f"{who} found the control entry {header}")
+        return expected
+
+    def lost_below(self, partition: int, offset: int, who: str) -> None:
+        """A replica's log ends at `offset` for good: nothing acknowledged may lie above."""
+        if self.highest[partition] > offset:
+            raise Violated(
+                "acknowledged-lost",
+                f"p{partition}: {who} ends at {offset}, and {self.highest[partition]} was acknowledged",
+            )
+
+    def _read(self, partition: int, frame: Frame, who: str) -> None:
+        body = bytes(frame.payload[HEAD_BYTES:])
+        origin = self._origins.get(body)
+        if origin is None:
+            raise Violated("phantom", f"{who} gave {frame.header}, which nobody proposed")
+        proposal, _ = origin
+        if proposal.partition != partition:
+            raise Violated("phantom", f"{who} gave an entry that was proposed to p{proposal.partition}")
+        if proposal.fate is Fate.REFUSED:
+            raise Violated("phantom", f"{who} gave {frame.header}: proposal {proposal.number} was refused")
+        if int.from_bytes(frame.payload[:8], "big") != frame.header.offset:
+            raise Violated("phantom", f"{who} gave {frame.header}, whose batch is stamped for another offset")
+        self._place(proposal, body, frame.header.offset, acknowledged=False)
+
+    def _place(self, proposal: Proposal, body: bytes, offset: int, *, acknowledged: bool) -> None:
+        partition = proposal.partition
+        known = self._offsets.get(body)
+        if known is not None and known != offset:
+            raise Violated(
+                "placed-twice",
+                f"p{partition}: one entry of proposal {proposal.number} is at {known} and at {offset}",
+            )
+        self._offsets[body] = offset
+        placed = self._placed[partition].get(offset)
+        if placed is None:
+            self._placed[partition][offset] = Placed(offset, proposal, acknowledged)
+        elif placed.proposal is not proposal:
+            raise self._changed(partition, offset, f"now there is proposal {proposal.number}")
+        elif acknowledged:
+            placed.acknowledged = True
+
+    def _changed(self, partition: int, offset: int, what: str) -> Violated:
+        placed = self._placed[partition][offset]
+        name = "acknowledged-lost" if placed.acknowledged else "read-changed"
+        return Violated(name, f"p{partition}: {offset} held proposal {placed.proposal.number}; {what}")

@@ -1,0 +1,286 @@
+"""One seed, one world, one verdict. And ranges of seeds: `python -m quorate.sim.run 0:100 --faults all`."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from quorate.core.invariant import Violated
+from quorate.core.raft.invariants import RaftInvariants
+from quorate.sim.chance import stream
+from quorate.sim.chaos import Chaos, Toll
+from quorate.sim.faults import Fault, Place, parse_profiles, schedule
+from quorate.sim.happening import Happening
+from quorate.sim.healing import Healing
+from quorate.sim.invariants import Invariants
+from quorate.sim.oracle import Oracle
+from quorate.sim.trace import Trace
+from quorate.sim.tunables import Tunables, draw
+from quorate.sim.workload import Workload
+from quorate.sim.world import Setup, World
+
+EVENTS_MAX = 60_000
+"""The safety phase ends after so many events, if its time is not over before."""
+ROOMS: dict[str, Callable[[], Any]] = {"raft": RaftInvariants}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Everything that decides a run: the same plan, the same bytes."""
+
+    seed: int
+    protocol: str = "raft"
+    faults: tuple[str, ...] = parse_profiles("all")
+    nodes: int = 3
+    learners: int | None = None
+    """None: drawn."""
+    overrides: Mapping[str, Any] = {}
+    """Tunables by name, instead of those that are drawn."""
+    only: tuple[int, ...] | None = None
+    """Positions in the schedule of the faults that happen; None: all of them."""
+    until: float | None = None
+    """When the safety phase ends; None: as drawn."""
+
+    def command(self) -> str:
+        """What a person types to see this run again."""
+        profiles = "all" if self.faults == parse_profiles("all") else ",".join(self.faults) or "none"
+        parts = [f"quorate sim {self.protocol} --seed {self.seed} --faults {profiles} --nodes {self.nodes}"]
+        if self.learners is not None:
+            parts.append(f"--learners {self.learners}")
+        parts += [f"--set {name}={value}" for name, value in sorted(self.overrides.items())]
+        if self.only is not None:
+            parts.append("--only " + (",".join(map(str, self.only)) or "none"))
+        if self.until is not None:
+            parts.append(f"--until {self.until:.6f}")
+        return " ".join(parts)
+
+
+class Violation(msgspec.Struct, frozen=True):
+    seed: int
+    invariant: str
+    detail: str
+    reproduce: str
+
+
+class Verdict(msgspec.Struct):
+    """What came of one run."""
+
+    seed: int
+    events: int = 0
+    seconds: float = 0.0
+    """Virtual time."""
+    acknowledged: int = 0
+    reads: int = 0
+    elections: int = 0
+    truncations: int = 0
+    crashes: int = 0
+    partitions: int = 0
+    damaged: int = 0
+    toll: Toll = msgspec.field(default_factory=Toll)
+    violations: list[Violation] = []
+    happenings: list[Happening] | None = None
+    """The story, if it was asked for."""
+
+
+def run_seed(
+    seed: int,
+    *,
+    protocol: str = "raft",
+    faults: str | tuple[str, ...] = "all",
+    nodes: int = 3,
+    learners: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    trace: bool = False,
+) -> Verdict:
+    """One seed under the named faults. Raises ValueError for names that do not exist."""
+    if protocol not in ROOMS:
+        raise ValueError(f"there is no protocol {protocol!r}; there are: {', '.join(ROOMS)}")
+    if nodes < 1:
+        raise ValueError(f"{nodes} nodes are too few")
+    profiles = parse_profiles(faults) if isinstance(faults, str) else faults
+    plan = Plan(seed, protocol, profiles, nodes, learners, overrides or {})
+    return run_plan(plan, trace=trace)
+
+
+def run_plan(plan: Plan, *, trace: bool = False) -> Verdict:
+    collecting = gc.isenabled()
+    gc.disable()  # A run makes few cycles and many objects.
+    try:
+        return Run(plan, trace=trace).verdict()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class Run:
+    """A world with faults, clients and checks, from its beginning to its end."""
+
+    def __init__(self, plan: Plan, *, trace: bool = False) -> None:
+        self.plan = plan
+        self.tunables = draw(plan.seed, plan.overrides)
+        self.trace = Trace() if trace else None
+        setup = place_partitions(plan, self.tunables)
+        partitions_count = len(setup.voters)
+        self.invariants = Invariants(partitions_count, ROOMS[plan.protocol])
+        self.oracle = Oracle(partitions_count)
+        self.world = World(setup, watch=self.invariants, trace=self.trace)
+        self.workload = Workload(plan.seed, self.world, self.oracle, self.tunables.manners, setup.holders)
+        self.faults = plan_faults(plan, setup, self.tunables)
+        self.chaos = Chaos(self.world, self.faults, self.invariants)
+
+    def verdict(self) -> Verdict:
+        violations: list[Violation] = []
+        try:
+            self._live()
+        except Violated as violated:
+            violations.append(self._violation(violated.invariant, violated.detail))
+        except AssertionError as error:
+            violations.append(self._violation("assertion", told(error)))
+        except Exception as error:  # Whatever it is, it is somebody's bug: ours or the simulator's.
+            violations.append(self._violation("exception", f"{type(error).__name__}: {told(error)}"))
+        toll = self.chaos.toll
+        return Verdict(
+            seed=self.plan.seed,
+            events=self.world.events_count,
+            seconds=self.world.now,
+            acknowledged=self.oracle.acknowledged_count,
+            reads=self.oracle.reads_count,
+            elections=self.invariants.elections,
+            truncations=self.invariants.truncations,
+            crashes=self.world.crashes_count,
+            partitions=toll.partitions,
+            damaged=toll.damaged,
+            toll=toll,
+            violations=violations,
+            happenings=self.trace.happenings if self.trace is not None else None,
+        )
+
+    def _live(self) -> None:
+        until = self.plan.until if self.plan.until is not None else self.tunables.seconds
+        for number in self.world.nodes:
+            self.world.start(number)
+        self.chaos.begin()
+        self.workload.begin()
+        self.world.run(until, EVENTS_MAX)
+        self.workload.close()
+        self.chaos.heal()
+        Healing(self.world, self.workload, self.oracle, self.invariants).run()
+
+    def _violation(self, invariant: str, detail: str) -> Violation:
+        if self.trace is not None:
+            self.trace.add(self.world.now, 0, "violated", text=f"{invariant}: {detail}")
+        return Violation(self.plan.seed, invariant, detail, self.plan.command())
+
+
+def told(error: BaseException) -> str:
+    """An exception with the place that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = frame.filename.partition("quorate/")[2] or frame.filename
+    return f"{where}:{frame.lineno} in {frame.name}: {str(error) or frame.line}"
+
+
+def place_partitions(plan: Plan, tunables: Tunables) -> Setup:
+    """Every partition on all nodes; where there are many, some on a part of them."""
+    rng = stream(plan.seed, "placement")
+    nodes = tuple(range(1, plan.nodes + 1))
+    drawn = 1 if rng.random() < 0.2 else 0
+    learners_count = plan.learners if plan.learners is not None else drawn
+    learners = tuple(range(plan.nodes + 1, plan.nodes + learners_count + 1))
+    voters = []
+    for number in range(tunables.partitions_count):
+        size = rng.choice((3, len(nodes))) if number and len(nodes) > 3 else len(nodes)
+        voters.append(tuple(sorted(rng.sample(nodes, size))))
+    return Setup(plan.seed, tunables, tuple(voters), tuple(learners for _ in voters))
+
+
+def plan_faults(plan: Plan, setup: Setup, tunables: Tunables) -> tuple[Fault, ...]:
+    rng = stream(plan.seed, "unlucky")
+    unlucky: list[int] = []
+    for node in rng.sample(setup.nodes, len(setup.nodes)):
+        lost = {*unlucky, node}
+        if all(2 * len(lost.intersection(voters)) < len(voters) for voters in setup.voters):
+            unlucky.append(node)
+    place = Place(setup.nodes, tuple(sorted(unlucky)), tunables.pace_s, tunables.seconds * 0.95)
+    faults = schedule(plan.seed, plan.faults, place)
+    if plan.only is not None:
+        faults = tuple(fault for index, fault in enumerate(faults) if index in plan.only)
+    return faults
+
+
+# ---- many seeds ----
+
+
+class Sum(msgspec.Struct):
+    """What came of many runs, as `quorate sim --json` prints it."""
+
+    protocol: str
+    seeds: int = 0
+    events: int = 0
+    events_per_second: float = 0.0
+    acknowledged: int = 0
+    elections: int = 0
+    truncations: int = 0
+    crashes: int = 0
+    partitions: int = 0
+    damaged: int = 0
+    violations: list[Violation] = []
+
+
+def run_seeds(
+    seeds: Iterable[int],
+    *,
+    protocol: str = "raft",
+    progress: Callable[[Verdict], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    **settings: Any,
+) -> Sum:
+    """Run one seed after the other; `settings` are those of `run_seed`."""
+    total = Sum(protocol)
+    began = clock()
+    for seed in seeds:
+        verdict = run_seed(seed, protocol=protocol, **settings)
+        total.seeds += 1
+        for name in ("events", "acknowledged", "elections", "truncations", "crashes", "partitions", "damaged"):
+            setattr(total, name, getattr(total, name) + getattr(verdict, name))
+        total.violations += verdict.violations
+        if progress is not None:
+            progress(verdict)
+    total.events_per_second = round(total.events / max(clock() - began, 1e-9), 1)
+    return total
+
+
+def parse_seeds(text: str) -> range:
+    """`7`, or `0:500` (the end is left out); raises ValueError with a line for a person."""
+    first, colon, last = text.partition(":")
+    if not first.isdigit() or (colon and not last.isdigit()):
+        raise ValueError(f"{text!r} is no range of seeds; write 7, or 0:500")
+    return range(int(first), int(last) if colon else int(first) + 1)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m quorate.sim.run", description=__doc__)
+    parser.add_argument("seeds", type=parse_seeds)
+    parser.add_argument("--protocol", default="raft")
+    parser.add_argument("--faults", default="all")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--learners", type=int)
+    parser.add_argument("--trace", action="store_true", help="the story of the first seed instead of a sum")
+    chosen = parser.parse_args(arguments)
+    settings = {"faults": chosen.faults, "nodes": chosen.nodes, "learners": chosen.learners}
+    if chosen.trace:
+        verdict = run_seed(chosen.seeds[0], protocol=chosen.protocol, trace=True, **settings)
+        print(*(verdict.happenings or []), sep="\n")
+        return 1 if verdict.violations else 0
+    total = run_seeds(chosen.seeds, protocol=chosen.protocol, **settings)
+    print(msgspec.json.format(msgspec.json.encode(total)).decode())
+    return 1 if total.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

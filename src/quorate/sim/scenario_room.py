@@ -1,0 +1,92 @@
+"""What scenarios must know of each protocol; everything else is the same for all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import msgspec
+
+from quorate.core import raft
+from quorate.core.entry import Member
+from quorate.core.raft.invariants import RaftInvariants
+from quorate.host import HostSettings
+from quorate.host.detector import DetectorSettings
+from quorate.sim.scenario_words import Mistake
+from quorate.storage.store import StoreSettings
+
+SOMEBODY = Member(0, 0)
+"""Got the votes of epochs that were over before the scenario began."""
+
+
+class Room(msgspec.Struct, frozen=True):
+    """One protocol."""
+
+    name: str
+    messages: Mapping[str, type]
+    """By the name that scenarios use: `append-entries`."""
+    elections: frozenset[str]
+    """Messages that make a leader; empty where somebody else appoints one."""
+    offset_fields: frozenset[str]
+    """Numbers in messages that are offsets."""
+    invariants: Callable[[], Any]
+    saved_state: Callable[[int], Any]
+    """What a replica has saved whose last epoch is this one."""
+
+
+def message_name(message: type) -> str:
+    """AppendEntries: append-entries."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", message.__name__).lower()
+
+
+def _raft_state(epoch: int) -> raft.SavedState:
+    # Its vote in that epoch is spent: somebody led it, or will never have.
+    return raft.SavedState(epoch, SOMEBODY if epoch else None)
+
+
+RAFT = Room(
+    name="raft",
+    messages={message_name(message): message for message in get_args(raft.messages.Message)},
+    elections=frozenset({"vote-request", "vote-response"}),
+    offset_fields=frozenset({"commit", "probe", "matched", "wants_snapshot"}),
+    invariants=RaftInvariants,
+    saved_state=_raft_state,
+)
+
+ROOMS = {RAFT.name: RAFT}
+
+STORE = StoreSettings()
+
+
+def check_setting(room: Room, name: str, value: str) -> float:
+    """The value of a setting by name; raises Mistake."""
+    known = settings_of(room)
+    default = known.get(name.replace("-", "_"))
+    if default is None:
+        names = ", ".join(sorted(known)).replace("_", "-")
+        raise Mistake(f"there is no setting {name}; there are: {names}")
+    try:
+        return type(default)(value)
+    except ValueError:
+        raise Mistake(f"{name} is {'a whole number' if isinstance(default, int) else 'a number'}") from None
+
+
+def settings_of(room: Room) -> dict[str, float]:
+    """Every setting with its value unless a scenario says otherwise."""
+    return {
+        name: getattr(part, name)
+        for part in (raft.Tuning(), STORE, DetectorSettings())
+        for name in part.__struct_fields__
+        if isinstance(getattr(part, name), int | float)
+    }
+
+
+def host_settings(chosen: Mapping[str, float]) -> HostSettings:
+    def with_chosen(part: Any) -> Any:
+        mine = {name: value for name, value in chosen.items() if name in part.__struct_fields__}
+        return msgspec.structs.replace(part, **mine)
+
+    return HostSettings(
+        store=with_chosen(STORE), raft=with_chosen(raft.Tuning()), detector=with_chosen(DetectorSettings())
+    )

@@ -1,0 +1,366 @@
+"""From the text of a scenario to what is given and what is to be done, every place filled in and checked.
+
+Lines of the first kind (`nodes`, `log`, …) say how the world begins; they stand above the first line that does
+something. Everything that can be wrong with a line by itself is found here, all of it at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from quorate.core.effects import Outcome
+from quorate.sim.scenario_log import Item, check_given, read_entries
+from quorate.sim.scenario_room import ROOMS, Room, check_setting
+from quorate.sim.scenario_words import Form, Mistake, Word, split, understand
+
+NODES_MAX = 99
+ROLES = ("leader", "follower", "candidate", "learner", "down")
+UNANSWERED = "none"
+ANYBODY = 0
+"""Instead of a node's number: `*`."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something wrong with a scenario: the line and a sentence for a person."""
+
+    line: int
+    what: str
+    misunderstood: bool = False
+    """The line could not be understood; otherwise the world was not as it says."""
+
+
+class Cast(msgspec.Struct):
+    """Who takes part, and what everybody has at the beginning."""
+
+    room: Room = ROOMS["raft"]
+    numbers: dict[str, int] = {}
+    learners: tuple[int, ...] = ()
+    origin: int = 0
+    """What the file calls the first offset of a log."""
+    seed: int = 0
+    settings: dict[str, float] = {}
+    logs: dict[int, tuple[Item, ...]] = {}
+    epochs: dict[int, int] = {}
+    named: dict[str, int] = {}
+    """Names of proposals, with the line of each."""
+
+    @property
+    def names(self) -> dict[int, str]:
+        return {number: name for name, number in self.numbers.items()}
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        return tuple(number for number in self.numbers.values() if number not in self.learners)
+
+
+class Said:
+    """What a line says, by place."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: dict[str, tuple[Any, ...]]) -> None:
+        self._values = values
+
+    def __contains__(self, place: str) -> bool:
+        return place in self._values
+
+    def node(self, place: str = "NODE") -> int:
+        number = self._values[place][0]
+        assert isinstance(number, int)
+        return number
+
+    def nodes(self, place: str = "NODE") -> tuple[int, ...]:
+        return self._values[place]
+
+    def number(self, place: str) -> int:
+        number = self._values[place][0]
+        assert isinstance(number, int)
+        return number
+
+    def numbers(self, place: str) -> tuple[int, ...]:
+        return self._values[place]
+
+    def seconds(self) -> float:
+        seconds = self._values["TIME"][0]
+        assert isinstance(seconds, float)
+        return seconds
+
+    def word(self, place: str) -> str:
+        return str(self._values[place][0])
+
+    def words(self, place: str) -> tuple[str, ...]:
+        return self._values[place]
+
+    def items(self) -> tuple[Item, ...]:
+        return self._values["ENTRIES"]
+
+
+class Statement(msgspec.Struct):
+    line: int
+    form: Form
+    said: Said
+    source: str
+    """The line as it is written, single-spaced and without its comment."""
+    fails_with: str | None = None
+    """The next line expects this one to fail, with this text."""
+    block: list[str] | None = None
+    """The indented lines below `expect trace`."""
+    block_at: int = 0
+    """The number of the first of them."""
+
+
+class Script(msgspec.Struct):
+    cast: Cast
+    statements: list[Statement]
+    problems: list[Problem]
+
+
+def parse(text: str, acts: Iterable[str]) -> Script:
+    """Read a whole file. `acts`: the forms of lines that do or expect something."""
+    reader = _Reader([Form(pattern) for pattern in (*_GIVEN, *acts, *_SPECIAL)])
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        number += 1
+        try:
+            words = split(lines[number - 1])
+            if words:
+                number = reader.take(number, words, lines)
+        except Mistake as mistake:
+            reader.problems.append(Problem(number, str(mistake), misunderstood=True))
+    script = Script(reader.cast, reader.statements, reader.problems)
+    if not script.cast.numbers and not script.problems:
+        script.problems.append(Problem(1, "a scenario has `nodes`: nodes R1 R2 R3", misunderstood=True))
+    return script
+
+
+class _Reader:
+    def __init__(self, forms: Sequence[Form]) -> None:
+        self.forms = forms
+        self.cast = Cast()
+        self.statements: list[Statement] = []
+        self.problems: list[Problem] = []
+
+    def take(self, number: int, words: list[Word], lines: list[str]) -> int:
+        """Take one line, and its block; returns the number of the last line taken."""
+        form, places = understand(words, self.forms)
+        given = _GIVEN.get(form.pattern)
+        if given is not None:
+            if self.statements:
+                raise Mistake(f"`{form.opening}` says how the world begins: it stands above the first command")
+            given(self.cast, places)
+            return number
+        said = Said({place: fill(self.cast, place, found, number) for place, found in places.items()})
+        source = " ".join(map(str, words))
+        if form.pattern == EXPECT_ERROR:
+            self._expect_error(said)
+            return number
+        if not self.cast.numbers:
+            raise Mistake("who takes part? The first line is: nodes R1 R2 R3")
+        statement = Statement(number, form, said, source)
+        if form.pattern == EXPECT_TRACE:
+            statement.block = []
+            statement.block_at = number + 1
+            while number < len(lines) and lines[number][:1].isspace() and lines[number].strip():
+                statement.block.append(lines[number].strip())
+                number += 1
+        self.statements.append(statement)
+        return number
+
+    def _expect_error(self, said: Said) -> None:
+        if not self.statements or self.statements[-1].form.opening == "expect":
+            raise Mistake("`expect error` stands directly below the command that must fail")
+        self.statements[-1].fails_with = said.word("TEXT")
+
+
+# ---- what is given ----
+
+
+def _protocol(cast: Cast, places: dict[str, list[Word]]) -> None:
+    name = places["NAME"][0].text
+    if name not in ROOMS:
+        raise Mistake(f"there is no protocol {name}; there are: {', '.join(ROOMS)}")
+    cast.room = ROOMS[name]
+
+
+def _nodes(cast: Cast, places: dict[str, list[Word]]) -> None:
+    _enroll(cast, places["NODE"])
+
+
+def _learners(cast: Cast, places: dict[str, list[Word]]) -> None:
+    cast.learners += _enroll(cast, places["NODE"])
+
+
+def _enroll(cast: Cast, words: list[Word]) -> tuple[int, ...]:
+    for word in words:
+        if not re.fullmatch(r"[A-Za-z][\w.]*", word.text):
+            raise Mistake(f"`{word}` cannot be a node's name: a letter, then letters and digits")
+        if word.text in cast.numbers:
+            raise Mistake(f"there are two nodes {word}")
+        cast.numbers[word.text] = len(cast.numbers) + 1
+    if len(cast.numbers) > NODES_MAX:
+        raise Mistake(f"a scenario has at most {NODES_MAX} nodes")
+    return tuple(cast.numbers[word.text] for word in words)
+
+
+def _offsets(cast: Cast, places: dict[str, list[Word]]) -> None:
+    if cast.logs:
+        raise Mistake("`offsets from` stands above the logs, which are written with such offsets")
+    cast.origin = _number(places["NUMBER"][0])
+
+
+def _seed(cast: Cast, places: dict[str, list[Word]]) -> None:
+    cast.seed = _number(places["NUMBER"][0])
+
+
+def _setting(cast: Cast, places: dict[str, list[Word]]) -> None:
+    name, value = places["NAME"][0].text, places["VALUE"][0].text
+    cast.settings[name.replace("-", "_")] = check_setting(cast.room, name, value)
+
+
+def _log(cast: Cast, places: dict[str, list[Word]]) -> None:
+    items = read_entries(places["ENTRIES"], cast.origin)
+    check_given(items)
+    for word in places["NODE"]:
+        cast.logs[_node(cast, word)] = items
+    check_agreement(cast)
+
+
+def check_agreement(cast: Cast) -> None:
+    """Logs that share an entry id share everything below it, or no protocol could have made them (YB-6)."""
+    below: dict[tuple[int, int], tuple[Item, ...]] = {}
+    for number, items in cast.logs.items():
+        for index, item in enumerate(items):
+            prefix = below.setdefault((item.epoch, item.last), items[: index + 1])
+            if prefix != items[: index + 1]:
+                raise Mistake(
+                    f"no run could leave such logs: {cast.names[number]} has {item.epoch}-"
+                    f"{item.last + cast.origin} behind other entries than another node has"
+                )
+
+
+def _epoch(cast: Cast, places: dict[str, list[Word]]) -> None:
+    for word in places["NODE"]:
+        cast.epochs[_node(cast, word)] = _number(places["EPOCH"][0])
+
+
+_GIVEN: dict[str, Callable[[Cast, dict[str, list[Word]]], None]] = {
+    "protocol NAME": _protocol,
+    "nodes NODE...": _nodes,
+    "learners NODE...": _learners,
+    "offsets from NUMBER": _offsets,
+    "seed NUMBER": _seed,
+    "setting NAME = VALUE": _setting,
+    "log NODE... = ENTRIES...": _log,
+    "epoch NODE... = EPOCH": _epoch,
+}
+GIVEN = tuple(_GIVEN)
+
+EXPECT_ERROR = "expect error TEXT"
+EXPECT_TRACE = "expect trace"
+_SPECIAL = (EXPECT_ERROR,)
+
+
+# ---- places ----
+
+
+def fill(cast: Cast, place: str, words: list[Word], line: int) -> tuple[Any, ...]:
+    """The values of one place; raises Mistake for what cannot stand there."""
+    if place == "ENTRIES":
+        return read_entries(words, cast.origin)
+    if place == "NAME":
+        return (_name(cast, words[0], line),)
+    kind = _PLACES.get(place)
+    if kind is None:
+        return tuple(word.text for word in words)
+    return tuple(kind(cast, word) for word in words)
+
+
+def _node(cast: Cast, word: Word) -> int:
+    if word.text not in cast.numbers:
+        raise Mistake(f"there is no node {word}; there are: {' '.join(cast.numbers) or 'none yet'}")
+    return cast.numbers[word.text]
+
+
+def _end(cast: Cast, word: Word) -> int:
+    return ANYBODY if word.text == "*" else _node(cast, word)
+
+
+def _number(word: Word) -> int:
+    if not word.text.isdecimal():
+        raise Mistake(f"`{word}` is not a number")
+    return int(word.text)
+
+
+def _offset(cast: Cast, word: Word) -> int:
+    if word.text == "none":
+        return -1
+    offset = _number(word) - cast.origin
+    if offset < 0:
+        raise Mistake(f"this file counts offsets from {cast.origin}; where there is none, write `none`")
+    return offset
+
+
+def _time(_: Cast, word: Word) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|ms)", word.text)
+    if found is None:
+        raise Mistake(f"`{word}` is not a time; write 2s or 300ms")
+    return float(found[1]) / (1000 if found[2] == "ms" else 1)
+
+
+def _message(cast: Cast, word: Word) -> str:
+    if word.text != "none" and not any(_called(name, word.text) for name in cast.room.messages):
+        known = ", ".join(cast.room.messages)
+        raise Mistake(f"{cast.room.name} has no message `{word}`; it has: {known} (or their first words)")
+    return word.text
+
+
+def _called(name: str, word: str) -> bool:
+    return name == word or name.startswith(f"{word}-")
+
+
+def _role(_: Cast, word: Word) -> str:
+    if word.text not in ROLES:
+        raise Mistake(f"there is no role {word}; there are: {', '.join(ROLES)}")
+    return word.text
+
+
+def _answer_word(_: Cast, word: Word) -> str:
+    known = {UNANSWERED, *(part for outcome in Outcome for part in outcome.value.split())}
+    if word.text not in known:
+        outcomes = ", ".join(outcome.value for outcome in Outcome)
+        raise Mistake(f"there is no answer {word}; there are: {outcomes}, and none for not yet")
+    return word.text
+
+
+def _answered(cast: Cast, word: Word) -> str:
+    if word.text not in cast.named:
+        raise Mistake(f"nothing was proposed as {word}; so far: {' '.join(cast.named) or 'nothing'}")
+    return word.text
+
+
+def _name(cast: Cast, word: Word, line: int) -> str:
+    if word.text in cast.named:
+        raise Mistake(f"{word} is the name of the proposal in line {cast.named[word.text]}: take another")
+    cast.named[word.text] = line
+    return word.text
+
+
+_PLACES: dict[str, Callable[[Cast, Word], Any]] = {
+    "NODE": _node,
+    "VOTER": _node,
+    "FROM": _end,
+    "TO": _end,
+    "OFFSET": _offset,
+    "EPOCH": lambda _, word: _number(word),
+    "NUMBER": lambda _, word: _number(word),
+    "TIME": _time,
+    "MESSAGE": _message,
+    "ROLE": _role,
+    "ANSWER": _answer_word,
+    "PROPOSAL": _answered,
+}

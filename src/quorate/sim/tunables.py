@@ -1,0 +1,112 @@
+"""Times, sizes and limits of one run, drawn from its seed: small ones, so that every edge is near."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import msgspec
+
+from quorate.core.raft import Tuning
+from quorate.host import HostSettings
+from quorate.host.detector import DetectorSettings
+from quorate.sim.chance import stream
+from quorate.sim.disk import SimDiskSettings
+from quorate.sim.network import Weather
+from quorate.sim.workload import Manners
+from quorate.storage.store import StoreSettings
+
+
+class Tunables(msgspec.Struct, frozen=True):
+    """What one run is made of, beside its nodes and faults."""
+
+    pace_s: float = 0.15
+    """The election time-out: the measure of everything that takes time."""
+    seconds: float = 4.0
+    """How long the safety phase lasts."""
+    partitions_count: int = 1
+    weather: Weather = Weather()
+    disk: SimDiskSettings = SimDiskSettings()
+    host: HostSettings = HostSettings()
+    manners: Manners = Manners()
+
+
+def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
+    """`overrides`: fields by name, of whichever part has them. Raises ValueError for a name nobody has."""
+    rng = stream(seed, "tunables")
+    pace = rng.choice((0.05, 0.1, 0.15, 0.3))
+    parts: dict[str, Any] = {
+        "raft": draw_raft(rng, pace),
+        "store": draw_store(rng, pace),
+        "detector": DetectorSettings(ping_s=pace * rng.choice((0.3, 1.0)), suspect_s=pace * rng.choice((1.5, 4.0))),
+        "disk": draw_disk(rng, pace),
+        "weather": draw_weather(rng, pace),
+        "manners": draw_manners(rng, pace),
+        "tunables": Tunables(
+            pace_s=pace,
+            seconds=pace * rng.choice((15.0, 25.0, 40.0)),
+            partitions_count=rng.choice((1, 1, 2, 3, 4)),
+        ),
+    }
+    for name, value in (overrides or {}).items():
+        owners = [part for part, settings in parts.items() if name in settings.__struct_fields__]
+        if not owners:
+            raise ValueError(f"no part of a run has a setting {name!r}")
+        for owner in owners:
+            parts[owner] = msgspec.structs.replace(parts[owner], **{name: value})
+    tunables: Tunables = msgspec.structs.replace(
+        parts["tunables"],
+        weather=parts["weather"],
+        disk=parts["disk"],
+        manners=parts["manners"],
+        host=HostSettings(store=parts["store"], raft=parts["raft"], detector=parts["detector"]),
+    )
+    return tunables
+
+
+def draw_raft(rng: Random, pace: float) -> Tuning:
+    return Tuning(
+        election_timeout_s=pace,
+        heartbeat_s=pace * rng.choice((0.1, 0.25, 0.4)),
+        message_bytes_max=rng.choice((1, 300, 2_000, 1 << 20)),
+        message_entries_max=rng.choice((1, 2, 8, 256)),
+        inflight_bytes_max=rng.choice((1, 2_000, 20_000, 1 << 20)),
+        inflight_messages_max=rng.choice((1, 2, 8, 64)),
+        uncommitted_entries_max=rng.choice((1, 4, 64, 1024)),
+        snapshot_every=rng.choice((0, 5, 20, 60)),
+        keep_behind=rng.choice((0, 3, 20)),
+        chunk_bytes=rng.choice((16, 64, 1 << 16)),
+        repair_retry_s=pace * rng.choice((0.5, 2.0)),
+    )
+
+
+def draw_store(rng: Random, pace: float) -> StoreSettings:
+    return StoreSettings()
+
+
+def draw_disk(rng: Random, pace: float) -> SimDiskSettings:
+    return SimDiskSettings(
+        latency_min=0.0001,
+        latency_max=pace * rng.choice((0.005, 0.02, 0.1)),
+        slow_factor=rng.choice((5.0, 20.0, 100.0)),
+        sector_bytes=rng.choice((64, 512)),
+    )
+
+
+def draw_weather(rng: Random, pace: float) -> Weather:
+    """What is normal: delays only. Losing and doubling are faults."""
+    return Weather(delay_min=0.0001, delay_mean=pace * rng.choice((0.003, 0.01, 0.04)))
+
+
+def draw_manners(rng: Random, pace: float) -> Manners:
+    return Manners(
+        clients_count=rng.choice((2, 4, 8)),
+        patience_s=pace * rng.choice((2.0, 5.0, 10.0)),
+        pause_s=pace * rng.choice((0.05, 0.2, 0.5)),
+        reads_share=rng.choice((0.1, 0.3, 0.5)),
+        value_bytes_max=rng.choice((10, 200, 1_000)),
+        large_share=rng.choice((0.0, 0.02, 0.2)),
+        large_bytes=rng.choice((2_000, 20_000)),
+        delay_s=pace * rng.choice((0.005, 0.05)),
+    )

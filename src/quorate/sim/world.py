@@ -1,0 +1,461 @@
+"""A made-up world: nodes with disks and clocks, a network between them, and one queue of things to come.
+
+Everything that happens comes out of one heap ordered by virtual time (ties in the order of making), so a
+run is a function of its setup. The world drives real hosts over simulated disks and knows nothing of any
+protocol; faults (`chaos.py`), clients (`workload.py`) and checks (`invariants.py`) are put in from outside.
+
+A world without faults and clients serves scenarios: with `hold=True` messages wait to be delivered, dropped
+or doubled one by one, and `settle()` lets everything happen that needs no timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+import msgspec
+
+from quorate.core.effects import Reply, Report
+from quorate.core.entry import Member, Partition, Span, partition_of
+from quorate.host import Host, Hosted, Parcel, ReplicaRecord
+from quorate.sim.chance import stream
+from quorate.sim.clock import Clock
+from quorate.sim.disk import SimDisk
+from quorate.sim.network import Network
+from quorate.sim.trace import Trace, tell
+from quorate.sim.tunables import Tunables
+from quorate.storage.frame import Frame
+
+NEVER = float("inf")
+TOPIC = bytes(range(16))
+"""The one topic of a made-up world."""
+RESTART_SECONDS = 0.05
+"""A process that ended by itself is started again after this long."""
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """Where a run begins."""
+
+    seed: int
+    tunables: Tunables
+    voters: tuple[tuple[int, ...], ...]
+    """The voting nodes of each partition."""
+    learners: tuple[tuple[int, ...], ...]
+    """The learning nodes of each partition."""
+    hold: bool = False
+    """Messages between replicas wait until they are delivered by hand."""
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(sorted({node for group in self.voters + self.learners for node in group}))
+
+    @property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that hold each partition."""
+        return tuple(
+            tuple(sorted(voters + learners))
+            for voters, learners in zip(self.voters, self.learners, strict=True)
+        )
+
+
+class Letter(msgspec.Struct, frozen=True, gc=False):
+    """A message on its way."""
+
+    number: int
+    source: int
+    target: int
+    parcel: Parcel
+
+
+class Watch(Protocol):
+    """Whoever checks every step."""
+
+    def stepped(self, node: int, partition: int, replica: Any, event: Any, effects: list[Any]) -> None: ...
+
+
+class SimNode:
+    """One machine: a disk that outlives processes, a clock, and at most one process."""
+
+    __slots__ = (
+        "clock",
+        "disk",
+        "down_until",
+        "host",
+        "incarnation",
+        "lives",
+        "number",
+        "paused_until",
+        "wake_at",
+    )
+
+    def __init__(self, number: int, disk: SimDisk) -> None:
+        self.number = number
+        self.disk = disk
+        self.clock = Clock()
+        self.host: Host | None = None
+        self.lives = 0
+        self.incarnation = 1
+        self.down_until = 0.0
+        self.paused_until = 0.0
+        self.wake_at = NEVER
+
+
+class World:
+    def __init__(self, setup: Setup, *, watch: Watch | None = None, trace: Trace | None = None) -> None:
+        self.setup = setup
+        self.tunables = setup.tunables
+        self.watch = watch
+        self.trace = trace
+        self.now = 0.0
+        self.events_count = 0
+        """Facts that replicas were told: after each of them, everything is checked."""
+        self.crashes_count = 0
+        self.reports: list[tuple[int, Report]] = []
+        self.network = Network(setup.seed, setup.nodes, setup.tunables.weather)
+        self.partitions = [partition_of(TOPIC, number) for number in range(len(setup.voters))]
+        self.held: dict[int, Letter] = {}
+        """Messages that wait to be delivered by hand, by number."""
+        self.on_stop: Callable[[int], None] = lambda node: None
+        """Told when a process ended by itself."""
+        self._numbers = {partition: number for number, partition in enumerate(self.partitions)}
+        self._messages_count = 0
+        self._receiving = 0
+        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._timers: list[tuple[float, int, SimNode, int]] = []
+        self._pushes = 0
+        self.nodes = {number: SimNode(number, self._make_disk(number)) for number in setup.nodes}
+
+    def _make_disk(self, number: int) -> SimDisk:
+        def schedule(delay: float, finish: Callable[[], None]) -> None:
+            self.after(delay, self._disk_finished, (number, finish))
+
+        rng = stream(self.setup.seed, "disk", number)
+        return SimDisk(rng, schedule, self.tunables.disk)
+
+    # --- time ---
+
+    def after(self, seconds: float, function: Callable[[Any], None], argument: Any) -> None:
+        self._pushes += 1
+        heappush(self._heap, (self.now + seconds, self._pushes, function, argument))
+
+    def run(self, until: float, events_max: int = 1 << 62) -> None:
+        """Let everything happen that is due until then, timers too."""
+        heap, timers = self._heap, self._timers
+        while self.events_count < events_max:
+            if timers and (not heap or timers[0][:2] < heap[0][:2]):
+                if timers[0][0] > until:
+                    break
+                at, _, node, life = heappop(timers)
+                self.now = at
+                self._wake(node, at, life)
+            elif heap and heap[0][0] <= until:
+                self.now, _, function, argument = heappop(heap)
+                function(argument)
+            else:
+                break
+        else:
+            return
+        self.now = max(self.now, until)
+
+    def settle(self, events_max: int = 100_000) -> None:
+        """Let everything happen that is under way, and no timer. Held messages stay where they are."""
+        heap = self._heap
+        limit = self.events_count + events_max
+        while heap and self.events_count < limit:
+            at, _, function, argument = heappop(heap)
+            self.now = max(self.now, at)
+            function(argument)
+
+    def elapse(self, number: int) -> bool:
+        """Let one node's next timer come due, whenever that is. False if it waits for none."""
+        node = self.nodes[number]
+        if node.host is None or (deadline := node.host.deadline()) is None:
+            return False
+        self.now = max(self.now, node.clock.world(deadline))
+        node.host.tick(max(deadline, node.clock.local(self.now)))
+        self._turned(node)
+        return True
+
+    # --- nodes ---
+
+    def life(self, number: int) -> int:
+        """Which life a node is in; 0 while it is down."""
+        node = self.nodes[number]
+        return node.lives if node.host is not None else 0
+
+    def start(self, number: int) -> None:
+        """Start a node's process on whatever is on its disk."""
+        node = self.nodes[number]
+        assert node.host is None
+        node.lives += 1
+        if self.trace is not None:
+            self.trace.add(self.now, number, "started" if node.lives == 1 else "restarted")
+        node.paused_until = 0.0
+        node.wake_at = NEVER
+        life = node.lives
+        host = Host(
+            number,
+            node.disk,
+            self.tunables.host,
+            send=lambda target, parcel: self._send(node, life, target, parcel),
+            rng=stream(self.setup.seed, "host", number, node.lives),
+            observer=self,
+        )
+        node.host = host
+        now = node.clock.local(self.now)
+        host.open(now)
+        for index, partition in enumerate(self.partitions):
+            if number in self.setup.voters[index] or number in self.setup.learners[index]:
+                host.add(now, partition, self._record(node, index))
+        self._turned(node)
+
+    def _record(self, node: SimNode, index: int) -> ReplicaRecord:
+        """What a replica is told at birth: the ensemble as it was when the world began."""
+        return ReplicaRecord(
+            "raft",
+            Member(node.number, node.incarnation),
+            tuple(Member(voter, 1) for voter in self.setup.voters[index]),
+            tuple(Member(learner, 1) for learner in self.setup.learners[index]),
+        )
+
+    def crash(self, number: int) -> bool:
+        """The process ends, without a word; False if there is none."""
+        return self._stop(number, "crashed", lambda disk: disk.crash())
+
+    def power_loss(self, number: int) -> bool:
+        """The machine loses its power, and with it whatever was not flushed."""
+        return self._stop(number, "power lost", lambda disk: disk.power_loss())
+
+    def wipe(self, number: int) -> None:
+        """Somebody puts in an empty disk; what starts on it is another incarnation."""
+        self._stop(number, "crashed", lambda disk: disk.crash())
+        node = self.nodes[number]
+        node.disk.wipe()
+        node.incarnation += 1
+        if self.trace is not None:
+            self.trace.add(self.now, number, "wiped")
+
+    def _stop(self, number: int, what: str, tell_disk: Callable[[SimDisk], None]) -> bool:
+        node = self.nodes[number]
+        tell_disk(node.disk)
+        was_up = node.host is not None
+        node.host = None
+        if was_up:
+            self.crashes_count += 1
+        if self.trace is not None:
+            self.trace.add(self.now, number, what)
+        return was_up
+
+    def pause(self, number: int, seconds: float) -> None:
+        """The process stands still; the world goes on."""
+        node = self.nodes[number]
+        if node.host is not None:
+            node.paused_until = max(node.paused_until, self.now + seconds)
+            if self.trace is not None:
+                self.trace.add(self.now, number, "paused", text=f"for {seconds:.3f}s")
+
+    def hosted(self, number: int, partition: int) -> Hosted | None:
+        host = self.nodes[number].host
+        return host.hosted.get(self.partitions[partition]) if host is not None else None
+
+    def leaders(self, partition: int) -> list[int]:
+        """Nodes that believe to lead."""
+        found = []
+        for number in self.setup.voters[partition]:
+            hosted = self.hosted(number, partition)
+            if hosted is not None and hosted.replica.role.name == "leader":
+                found.append(number)
+        return found
+
+    # --- turns of a host ---
+
+    def _turned(self, node: SimNode) -> None:
+        """A host has had its turn: when does it want the next one?"""
+        host = node.host
+        if host is None:
+            return
+        if host.stopped is not None:
+            if self.trace is not None:
+                self.trace.add(self.now, node.number, "failed", text=host.stopped)
+            self.crash(node.number)
+            self.on_stop(node.number)
+            return
+        deadline = host.deadline()
+        if deadline is None:
+            return
+        at = max(node.clock.world(deadline), self.now)
+        if at < node.wake_at:
+            node.wake_at = at
+            self._pushes += 1
+            heappush(self._timers, (at, self._pushes, node, node.lives))
+
+    def _wake(self, node: SimNode, at: float, life: int) -> None:
+        if node.host is None or node.lives != life or at != node.wake_at:
+            return
+        node.wake_at = NEVER
+        if node.paused_until > self.now:
+            node.wake_at = node.paused_until
+            self._pushes += 1
+            heappush(self._timers, (node.paused_until, self._pushes, node, life))
+            return
+        deadline = node.host.deadline()
+        if deadline is not None:
+            local = node.clock.local(self.now)
+            # Converting there and back may round below the deadline, by less than a nanosecond.
+            if local >= deadline - 1e-9:
+                node.host.tick(max(deadline, local))
+            self._turned(node)
+
+    def clock_changed(self, number: int) -> None:
+        """A clock was set: whatever was planned by it is due at another time."""
+        node = self.nodes[number]
+        node.wake_at = NEVER
+        self._turned(node)
+
+    def _disk_finished(self, job: tuple[int, Callable[[], None]]) -> None:
+        number, finish = job
+        node = self.nodes[number]
+        if node.paused_until > self.now and node.host is not None:
+            self.after(node.paused_until - self.now, self._disk_finished, job)
+            return
+        if node.host is not None:
+            node.host.at(node.clock.local(self.now))
+        finish()
+        self._turned(node)
+
+    # --- messages ---
+
+    def _send(self, node: SimNode, life: int, target: int, parcel: Parcel) -> None:
+        if node.lives != life or node.host is None:
+            return
+        self._messages_count += 1
+        number = self._messages_count
+        source = node.number
+        letter = Letter(number, source, target, parcel)
+        trace = self.trace
+        if trace is not None and parcel.partition is not None:
+            index = self._numbers[parcel.partition]
+            text = tell(parcel.message) + (f" +{len(parcel.frames)} frames" if parcel.frames else "")
+            trace.add(self.now, source, "sent", partition=index, text=text, message=number, peer=target)
+        if self.setup.hold and parcel.partition is not None:
+            self.held[number] = letter
+            return
+        journeys = self.network.journeys(source, target, letter)
+        if not journeys:
+            self._lost(letter)
+        for delay, copy in journeys:
+            self._pushes += 1
+            heappush(self._heap, (self.now + delay, self._pushes, self._deliver, copy))
+
+    def _lost(self, letter: Letter) -> None:
+        partition = letter.parcel.partition
+        if self.trace is not None and partition is not None:
+            self.trace.add(
+                self.now,
+                letter.source,
+                "lost",
+                partition=self._numbers[partition],
+                message=letter.number,
+                peer=letter.target,
+            )
+
+    def _deliver(self, letter: Letter) -> None:
+        node = self.nodes[letter.target]
+        host = node.host
+        if host is None:
+            self._lost(letter)
+            return
+        if node.paused_until > self.now:
+            self.after(node.paused_until - self.now, self._deliver, letter)
+            return
+        self._receiving = letter.number
+        host.receive(node.clock.local(self.now), letter.parcel)
+        self._receiving = 0
+        self._turned(node)
+
+    def deliver(self, number: int) -> None:
+        """A held message arrives now."""
+        self._deliver(self.held.pop(number))
+
+    def drop(self, number: int) -> None:
+        self._lost(self.held.pop(number))
+
+    def duplicate(self, number: int) -> int:
+        """A held message is there twice; the copy has a number of its own."""
+        self._messages_count += 1
+        letter = self.held[number]
+        copy = Letter(self._messages_count, letter.source, letter.target, letter.parcel)
+        self.held[copy.number] = copy
+        return copy.number
+
+    # --- clients ---
+
+    def propose(
+        self, number: int, partition: int, payloads: list[bytes], answer: Callable[[Reply], None]
+    ) -> bool:
+        """Hand entries to a node; False if it is down (or stands still, which clients cannot tell)."""
+        node = self.nodes[number]
+        host = node.host
+        if host is None or self.partitions[partition] not in host.hosted:
+            return False
+        if node.paused_until > self.now:
+            life = node.lives
+            self.after(
+                node.paused_until - self.now,
+                lambda _: life == node.lives and self.propose(number, partition, payloads, answer),
+                None,
+            )
+            return True
+        host.propose(node.clock.local(self.now), self.partitions[partition], payloads, answer)
+        self._turned(node)
+        return True
+
+    def fetch(
+        self,
+        number: int,
+        partition: int,
+        offset: int,
+        bytes_max: int,
+        done: Callable[[list[Frame], int, int], None],
+    ) -> bool:
+        """Read settled entries of a node; `done` gets them, its commit, and the offset below its log."""
+        node = self.nodes[number]
+        hosted = self.hosted(number, partition)
+        if node.host is None or hosted is None or node.paused_until > self.now:
+            return False
+        base = hosted.replica.log.base.offset
+
+        def answered(frames: list[Frame], commit: int) -> None:
+            done(frames, commit, base)
+
+        node.host.fetch(
+            node.clock.local(self.now), self.partitions[partition], offset, bytes_max, answered
+        )
+        self._turned(node)
+        return True
+
+    def check(self, number: int, partition: int, done: Callable[[list[Span]], None]) -> bool:
+        """Let a node verify every byte of a partition."""
+        node = self.nodes[number]
+        if node.host is None:
+            return False
+        node.host.check(node.clock.local(self.now), self.partitions[partition], done)
+        self._turned(node)
+        return True
+
+    # --- what hosts tell whoever watches ---
+
+    def stepped(self, now: float, node: int, hosted: Hosted, event: Any, ordered: list[Any]) -> None:
+        self.events_count += 1
+        index = self._numbers[hosted.partition]
+        if self.trace is not None:
+            self.trace.stepped(self.now, node, index, hosted.replica, event, ordered, self._receiving)
+        if self.watch is not None:
+            self.watch.stepped(node, index, hosted.replica, event, ordered)
+
+    def reported(self, now: float, node: int, partition: Partition, report: Report) -> None:
+        self.reports.append((node, report))
+        if self.trace is not None:
+            index = self._numbers[partition]
+            self.trace.add(self.now, node, "reported", partition=index, text=tell(report))

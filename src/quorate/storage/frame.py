@@ -1,0 +1,236 @@
+"""Frames: how an entry lies on a disk and travels between nodes, the same bytes on every replica.
+
+A frame is a header of 80 bytes and the payload, a Kafka record batch:
+
+    magic 4 · version 1 · kind 1 · flags 2 · partition 20 · epoch 8 · offset 8 · count 4 · length 4 ·
+    payload crc 4 · previous epoch 8 · previous offset 8 · previous checksum 4 · header crc 4
+
+The header's CRC-32C is the entry's *checksum*. It covers the payload's CRC, the entry's identity and the
+predecessor's checksum, so that each entry vouches for the whole log below it (rule 1): a stale, misplaced
+or doubled frame does not fit.
+
+The payload's CRC is the batch's own. What that one leaves out, the batch's first 21 bytes, follows from the
+frame's header and is compared with it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+from crc32c import crc32c
+
+from quorate.batch import (
+    BATCH_MIN,
+    CONTROL,
+    HEAD_BYTES,
+    LEADER_EPOCH_MASK,
+    LENGTH_EXCLUDES,
+    MAGIC,
+    BadBatch,
+    decode_control,
+    encode_control,
+    stamp,
+)
+from quorate.core.entry import FORMAT_VERSION, Control, EntryId, Header, Kind, Partition
+from quorate.storage.disk import Buffer
+
+FRAME_MAGIC = b"QfrA"
+FRAME_HEAD_BYTES = 80
+FRAME_PAYLOAD_MAX = 32 * 1024 * 1024
+"""No entry is larger; a length above it is damage, whatever the checksums say."""
+
+CONTROL_TYPE = 0x5155
+"""The Kafka control record type of our own records: far from Kafka's, which count up from 0."""
+
+_HEAD_FIELDS = "4sBBH20sQqIIIQqI"
+_BATCH_FIELDS = "qiibIhi"  # the batch's header up to its last offset delta
+_HEAD = struct.Struct(">" + _HEAD_FIELDS + "I")
+_HEAD_WITHOUT_CRC = struct.Struct(">" + _HEAD_FIELDS)
+_BATCH = struct.Struct(">" + _BATCH_FIELDS)
+_CHECKED_BYTES = _HEAD_WITHOUT_CRC.size
+assert _HEAD.size == FRAME_HEAD_BYTES
+
+_encode_control_value = msgspec.msgpack.Encoder().encode
+_decode_control_value: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
+
+
+class DamagedFrame(Exception):
+    """No intact frame (of the expected partition) lies there."""
+
+    def __init__(self, where: str, at: int, why: str) -> None:
+        super().__init__(f"{where or 'frame'} at byte {at}: {why}")
+        self.where = where
+        self.at = at
+        self.why = why
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """An entry with its bytes. `payload` may be a view of the buffer that it was parsed from."""
+
+    header: Header
+    head: bytes
+    payload: Buffer
+    prev: EntryId
+    prev_checksum: int
+    checksum: int
+
+    @property
+    def partition(self) -> Partition:
+        return Partition(self.head[8:28])
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk and on the wire: the header says it, even where the payload is elsewhere."""
+        return FRAME_HEAD_BYTES + self.header.size
+
+    def __str__(self) -> str:
+        return f"{self.header} after {self.prev}"
+
+
+def build(partition: Partition, header: Header, payload: Buffer, prev: EntryId, prev_checksum: int) -> Frame:
+    """The frame of a stamped payload behind `prev`. The payload's CRC was verified when it came in.
+
+    The core does not know the size and CRC of control entries: those are filled in here.
+    """
+    size = len(payload)
+    assert BATCH_MIN <= size <= FRAME_PAYLOAD_MAX
+    base_offset, length, leader_epoch, magic, crc, attributes, last_delta = _BATCH.unpack_from(payload)
+    assert length == size - LENGTH_EXCLUDES
+    assert magic == MAGIC
+    assert base_offset == header.offset
+    assert leader_epoch == header.epoch & LEADER_EPOCH_MASK
+    assert last_delta + 1 == header.count
+    assert bool(attributes & CONTROL) == (header.kind == Kind.CONTROL)
+    assert prev.offset + 1 == header.offset
+    assert prev.epoch <= header.epoch
+    if header.size != size or header.crc != crc:
+        assert header.kind == Kind.CONTROL
+        assert header.size == 0
+        assert header.crc == 0
+        header = Header(
+            header.epoch, header.offset, header.count, size, header.kind, header.flags, crc, header.control
+        )
+    checked = _HEAD_WITHOUT_CRC.pack(
+        FRAME_MAGIC,
+        FORMAT_VERSION,
+        header.kind,
+        header.flags,
+        partition,
+        header.epoch,
+        header.offset,
+        header.count,
+        size,
+        crc,
+        prev.epoch,
+        prev.offset,
+        prev_checksum,
+    )
+    checksum = crc32c(checked)
+    return Frame(header, checked + checksum.to_bytes(4, "big"), payload, prev, prev_checksum, checksum)
+
+
+def parse(
+    buffer: Buffer, at: int = 0, partition: Partition | None = None, *, where: str = ""
+) -> tuple[Frame, int]:
+    """The frame at a position, wholly verified, and the position behind it.
+
+    Its payload is a view of the buffer, which must not change while the frame lives.
+    """
+    frame = parse_head(buffer, at, partition, where=where)
+    start = at + FRAME_HEAD_BYTES
+    end = start + frame.header.size
+    view = memoryview(buffer)
+    if end > len(view):
+        raise DamagedFrame(where, at, f"{frame.header.size} bytes of payload, {len(view) - start} are left")
+    return attach(frame, view[start:end], at, where=where), end
+
+
+def parse_head(buffer: Buffer, at: int = 0, partition: Partition | None = None, *, where: str = "") -> Frame:
+    """The frame whose header lies at a position and whose payload is elsewhere: see `attach`."""
+    head = bytes(buffer[at : at + FRAME_HEAD_BYTES])
+    if len(head) < FRAME_HEAD_BYTES:
+        raise DamagedFrame(where, at, f"{len(head)} bytes are too few for a frame")
+    (
+        magic,
+        version,
+        kind,
+        flags,
+        owner,
+        epoch,
+        offset,
+        count,
+        size,
+        crc,
+        prev_epoch,
+        prev_offset,
+        prev_checksum,
+        checksum,
+    ) = _HEAD.unpack(head)
+    if magic != FRAME_MAGIC:
+        raise DamagedFrame(where, at, "no frame starts here")
+    if crc32c(head[:_CHECKED_BYTES]) != checksum:
+        raise DamagedFrame(where, at, "the frame's header does not match its checksum")
+    if version != FORMAT_VERSION:
+        raise DamagedFrame(where, at, f"frame format {version} is unknown to this version of quorate")
+    if partition is not None and owner != partition:
+        raise DamagedFrame(where, at, f"the frame is of partition {owner.hex()}, not {partition.hex()}")
+    if kind > Kind.CONTROL or count == 0:
+        raise DamagedFrame(where, at, f"an entry of kind {kind} with {count} offsets is unknown here")
+    if not BATCH_MIN <= size <= FRAME_PAYLOAD_MAX:
+        raise DamagedFrame(where, at, f"a payload of {size} bytes is out of bounds")
+    if prev_offset + 1 != offset or prev_epoch > epoch:
+        raise DamagedFrame(where, at, f"{prev_epoch}-{prev_offset} cannot precede {epoch}-{offset}")
+    return Frame(
+        Header(epoch, offset, count, size, kind, flags, crc),
+        head,
+        b"",
+        EntryId(prev_epoch, prev_offset),
+        prev_checksum,
+        checksum,
+    )
+
+
+def attach(frame: Frame, payload: Buffer, at: int = 0, *, where: str = "") -> Frame:
+    """A parsed header with its payload, if it is the payload that the header speaks of."""
+    header = frame.header
+    if len(payload) != header.size:
+        raise DamagedFrame(where, at, f"the payload has {len(payload)} bytes, not {header.size}")
+    base_offset, length, leader_epoch, magic, crc, attributes, last_delta = _BATCH.unpack_from(payload)
+    if (
+        base_offset != header.offset
+        or length != header.size - LENGTH_EXCLUDES
+        or leader_epoch != header.epoch & LEADER_EPOCH_MASK
+        or magic != MAGIC
+        or crc != header.crc
+    ):
+        raise DamagedFrame(where, at, f"the payload does not start as that of {header.id} does")
+    view = memoryview(payload)
+    if crc32c(view[HEAD_BYTES:]) != crc:
+        raise DamagedFrame(where, at, f"the payload of {header.id} does not match its checksum")
+    is_control = header.kind == Kind.CONTROL
+    if last_delta + 1 != header.count or bool(attributes & CONTROL) != is_control:
+        raise DamagedFrame(where, at, f"the payload is not the batch that {header.id} announces")
+    if is_control:
+        header = _with_control(header, payload, at, where)
+    return Frame(header, frame.head, payload, frame.prev, frame.prev_checksum, frame.checksum)
+
+
+def control_payload(header: Header) -> bytes:
+    """The payload of a control entry: the same bytes wherever and whenever it is encoded."""
+    assert header.control is not None
+    batch = encode_control(CONTROL_TYPE, _encode_control_value(header.control))
+    return stamp(batch, offset=header.offset, epoch=header.epoch)
+
+
+def _with_control(header: Header, payload: Buffer, at: int, where: str) -> Header:
+    try:
+        record_type, value = decode_control(payload)
+        if record_type != CONTROL_TYPE:
+            raise BadBatch(f"control record type {record_type} is unknown here")
+        control = _decode_control_value.decode(value)
+    except (BadBatch, msgspec.MsgspecError) as error:
+        raise DamagedFrame(where, at, f"the control record of {header.id} is unreadable: {error}") from error
+    return Header(
+        header.epoch, header.offset, header.count, header.size, header.kind, header.flags, header.crc, control
+    )

@@ -1,0 +1,226 @@
+"""Open files by name, and system calls that need care: whole writes, real flushes, errors in our words."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from quorate.storage.disk import Buffer, DiskFailed, DiskFull
+
+FILES_OPEN_MAX = 256
+"""Systems commonly allow a process 1,024 descriptors: most of them are for sockets."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+_PART = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._-]{1,255}"
+_NAME = re.compile(rf"{_PART}(?:/{_PART})*")
+
+
+class BadName(ValueError):
+    """A name that may not become a path (rule 10)."""
+
+
+def checked_name(name: str) -> str:
+    """A relative path of plain parts, or BadName."""
+    if not _NAME.fullmatch(name):
+        raise BadName(f"{name!r} is not a relative path of letters, digits, dots, dashes and underscores")
+    return name
+
+
+class OpenFile:
+    __slots__ = ("fd", "forgotten", "unflushed", "users_count")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.users_count = 0
+        self.unflushed = False
+        self.forgotten = False
+
+
+class OpenFiles:
+    """Open files by name, at most FILES_OPEN_MAX while that many are not in use at once.
+
+    A file with unflushed writes is flushed before it is closed: a failure to write it back that happened
+    while nobody had it open could go unreported.
+    """
+
+    def __init__(self, root: Path, flush: Callable[[OpenFile, str], None]) -> None:
+        self._root = root
+        self._flush = flush
+        self._open: OrderedDict[str, OpenFile] = OrderedDict()
+        self._safe_directories = {root}
+        # Held while names change, so that no descriptor is ever kept under a name that has moved on.
+        self._mutex = threading.Lock()
+
+    @contextmanager
+    def use(self, file: str, *, create: bool = False) -> Iterator[OpenFile]:
+        opened = self._acquire(file, create=create)
+        try:
+            yield opened
+        finally:
+            self._release(opened)
+
+    def rename(self, source: str, target: str) -> None:
+        source_path, target_path = self._root / checked_name(source), self._root / checked_name(target)
+        assert source_path.parent == target_path.parent, "a rename stays in its directory"
+        with in_our_words(f"{source} to {target}"), self._mutex:
+            os.rename(source_path, target_path)
+            if source != target:
+                self._forget(target)
+                moved = self._open.pop(source, None)
+                if moved is not None:
+                    self._open[target] = moved
+
+    def unlink(self, file: str) -> None:
+        """What is gone already need not be removed: whoever repeats a clean-up after a crash is right."""
+        path = self._root / checked_name(file)
+        with self._mutex:
+            with in_our_words(file), suppress(FileNotFoundError):
+                os.unlink(path)
+            self._forget(file)
+
+    def close(self) -> None:
+        with self._mutex:
+            for opened in self._open.values():
+                assert not opened.users_count
+                os.close(opened.fd)
+            self._open.clear()
+
+    def _acquire(self, file: str, *, create: bool) -> OpenFile:
+        with self._mutex:
+            opened = self._open.get(file)
+            if opened is not None:
+                self._open.move_to_end(file)
+                opened.users_count += 1
+                return opened
+        path = self._root / checked_name(file)
+        with in_our_words(file):
+            if create:
+                self._make_safe(path.parent)
+            with self._mutex:
+                opened = self._open.get(file)
+                if opened is None:
+                    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+                    opened = self._open[file] = OpenFile(os.open(path, flags, 0o644))
+                opened.users_count += 1
+        try:
+            self._shrink()
+        except BaseException:
+            self._release(opened)
+            raise
+        return opened
+
+    def _make_safe(self, directory: Path) -> None:
+        """A directory that is there may be one whose maker died before flushing it into its parent."""
+        if directory not in self._safe_directories:
+            self._make_safe(directory.parent)
+            directory.mkdir(exist_ok=True)
+            flush_directory(directory.parent)
+            self._safe_directories.add(directory)
+
+    def _release(self, opened: OpenFile) -> None:
+        with self._mutex:
+            opened.users_count -= 1
+            if opened.forgotten and not opened.users_count:
+                os.close(opened.fd)
+
+    def _forget(self, file: str) -> None:
+        opened = self._open.pop(file, None)
+        if opened is not None:
+            opened.forgotten = True
+            if not opened.users_count:
+                os.close(opened.fd)
+
+    def _shrink(self) -> None:
+        while (victim := self._close_one()) is not None:
+            file, opened = victim
+            try:
+                self._flush(opened, file)
+            finally:
+                self._release(opened)
+
+    def _close_one(self) -> tuple[str, OpenFile] | None:
+        """Close what was used least recently; or return, as in use, what must be flushed before that."""
+        with self._mutex:
+            while len(self._open) > FILES_OPEN_MAX:
+                unused = [(file, opened) for file, opened in self._open.items() if not opened.users_count]
+                if not unused:
+                    return None
+                file, opened = next((each for each in unused if not each[1].unflushed), unused[0])
+                if opened.unflushed:
+                    opened.users_count += 1
+                    return file, opened
+                self._forget(file)
+            return None
+
+
+@contextmanager
+def in_our_words(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFull if error.errno in NO_SPACE else DiskFailed
+        raise kind(f"{what}: {error.strerror}") from error
+
+
+def write_whole(fd: int, at: int, buffers: Sequence[Buffer]) -> None:
+    left = deque(memoryview(buffer).cast("B") for buffer in buffers if len(buffer))
+    while left:
+        written = os.pwritev(fd, [left[index] for index in range(min(len(left), _IOV_MAX))], at)
+        if not written:
+            raise OSError(errno.EIO, "the system writes nothing and does not say why")
+        at += written
+        while written:
+            if written < len(left[0]):
+                left[0] = left[0][written:]
+                break
+            written -= len(left.popleft())
+
+
+def read_whole(fd: int, at: int, length: int) -> bytes:
+    length = min(length, max(0, os.fstat(fd).st_size - at))  # never allocate for bytes that are not there
+    content = os.pread(fd, length, at)
+    if len(content) == length:
+        return content
+    pieces = [content]
+    length -= len(content)
+    while content and length:
+        at += len(content)
+        content = os.pread(fd, length, at)
+        pieces.append(content)
+        length -= len(content)
+    return b"".join(pieces)
+
+
+def flush_descriptor(fd: int) -> None:
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync there does not reach the disk
+    else:
+        os.fdatasync(fd)
+
+
+def flush_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if sys.platform == "darwin":
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(directory: Path) -> None:
+    """With its parents, each flushed into its own before it is used: it does not vanish with the power."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    flush_directory(directory.parent)

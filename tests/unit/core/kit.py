@@ -1,0 +1,119 @@
+"""Small words for tests of the core: a replica with a given log, and the facts it is told."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from quorate.core import effects, events, raft
+from quorate.core.effects import Effect
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span
+
+N1, N2, N3, N4, N5 = (Member(node, 1) for node in range(1, 6))
+THREE = (N1, N2, N3)
+TUNING = raft.Tuning(election_timeout_s=1.0, heartbeat_s=0.1, keep_behind=0)
+
+
+def at(text: str) -> EntryId:
+    """`3-7`: epoch 3, offset 7."""
+    epoch, offset = text.split("-")
+    return EntryId(int(epoch), int(offset))
+
+
+def entries(text: str) -> tuple[Header, ...]:
+    """`1-0 1-1 3-2`: one-offset entries; `1-0..4` covers five offsets."""
+    headers = []
+    for word in text.split():
+        epoch, offsets = word.split("-")
+        first, _, last = offsets.partition("..")
+        count = int(last or first) - int(first) + 1
+        headers.append(Header(int(epoch), int(first), count, size=100))
+    return tuple(headers)
+
+
+def recovered(log: str = "", *, commit: int = -1, base: EntryId = NOWHERE, **more: Any) -> events.Recovered:
+    headers = entries(log)
+    epochs: list[tuple[int, int]] = []
+    for header in headers:
+        if header.epoch != (epochs[-1][0] if epochs else base.epoch):
+            epochs.append((header.epoch, header.offset))
+    head = headers[-1].id if headers else base
+    return events.Recovered(base, head, tuple(epochs), headers, commit=commit, **more)
+
+
+class Bench:
+    """One replica on the bench: tell it things, look at what it orders."""
+
+    def __init__(
+        self,
+        me: Member = N1,
+        log: str = "",
+        *,
+        voters: tuple[Member, ...] = THREE,
+        learners: tuple[Member, ...] = (),
+        epoch: int = 0,
+        vote: Member | None = None,
+        tuning: raft.Tuning = TUNING,
+        **more: Any,
+    ) -> None:
+        self.now = 0.0
+        self.replica = raft.Replica(raft.Config(me, voters, learners, tuning), Random(1))
+        state = raft.SavedState(epoch, vote)
+        self.started = self.tell(events.Started(recovered(log, state=state, **more)))
+
+    def tell(self, event: events.Event) -> list[Effect]:
+        return self.replica.step(self.now, event)
+
+    def receive(self, sender: Member, message: Any) -> list[Effect]:
+        return self.tell(events.Received(sender, message))
+
+    def persist(self) -> list[Effect]:
+        """Everything ordered so far is flushed."""
+        ordering = self.replica.ordering
+        return self.tell(events.Persisted(ordering.issued)) if not ordering.idle else []
+
+    def wake(self) -> list[Effect]:
+        deadline = self.replica.deadline()
+        assert deadline is not None
+        self.now = max(self.now, deadline)
+        return self.tell(events.TimePassed())
+
+    def elect(self) -> list[Effect]:
+        """Make it stand and win with everybody's vote; returns what it orders on winning."""
+        self.wake()
+        assert self.replica.role.name == "candidate"
+        ordered = self.persist()
+        for voter in self.replica.config.voters:
+            if self.replica.role.name == "leader":
+                break
+            if voter != self.replica.me:
+                ordered = self.receive(voter, raft.messages.VoteResponse(self.replica.epoch, True))
+        assert self.replica.role.name == "leader"
+        return ordered
+
+    def log(self) -> str:
+        return " ".join(
+            f"{header.epoch}-{header.offset}" + (f"..{header.last}" if header.count > 1 else "")
+            for header in self.replica.log.window
+        )
+
+
+def sent(ordered: list[Effect], to: Member | None = None) -> list[Any]:
+    """The messages among the orders."""
+    return [
+        effect.message
+        for effect in ordered
+        if isinstance(effect, effects.Send) and (to is None or effect.to == to.node)
+    ]
+
+
+def orders(ordered: list[Effect]) -> list[Effect]:
+    """The orders without the messages."""
+    return [effect for effect in ordered if not isinstance(effect, effects.Send)]
+
+
+__all__ = [
+    "N1", "N2", "N3", "N4", "N5", "NOWHERE", "THREE", "TUNING",
+    "Bench", "EntryId", "Header", "Member", "Snapshot", "Span",
+    "at", "entries", "orders", "recovered", "sent",
+]  # fmt: skip
