@@ -82,12 +82,11 @@ class LogView:
         return self.window[place - 1].id if place else None
 
     def headers_from(self, first: int, *, bytes_max: int, count_max: int) -> tuple[Header, ...] | None:
-        """Contiguous headers from the entry that starts at `first`; None if it is not in the window."""
+        """Contiguous headers from the entry that holds `first`; None if it is not in the window."""
         window = self.window
         if not window or first < window[0].offset:
             return None
         place = bisect_left(self._lasts, first)
-        assert place == len(window) or window[place].offset == first
         chosen = window[place : place + count_max]
         total = 0
         for index, header in enumerate(chosen):

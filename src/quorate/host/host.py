@@ -23,6 +23,7 @@ from quorate.core import effects, events, raft
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Flag, Header, Kind, Member, Partition, Snapshot, Span
 from quorate.host.detector import Detector, DetectorSettings
+from quorate.host.feeder import Feeder
 from quorate.host.parcel import Parcel, Ping, packed, unpacked
 from quorate.host.replicas import Answer, Hosted, ReplicaRecord, as_recovered, decode_record, encode_record
 from quorate.storage.disk import Disk
@@ -30,8 +31,8 @@ from quorate.storage.errors import ChainBroken
 from quorate.storage.frame import Frame
 from quorate.storage.store import Store, StoreSettings
 
-FEED_BYTES_MAX = 1 << 20
-"""How much is read at once for a machine that is behind."""
+BYTES_UNBOUNDED = 1 << 62
+"""Where the core has already bounded what it asks for."""
 
 
 class HostSettings(msgspec.Struct, frozen=True, gc=False):
@@ -79,6 +80,7 @@ class Host:
         self.stopped: str | None = None
         """Why this node must stop: nothing is acknowledged any more (rule 5)."""
         self.store: Store
+        self._feeder: Feeder
         self._disk = disk
         self._settings = settings
         self._send = send
@@ -98,6 +100,7 @@ class Host:
         """Read the disk, and start every replica found on it whose record can be read."""
         self._now = now
         self.store = Store.open(self._disk, self._settings.store, self)
+        self._feeder = Feeder(self.store)
         for partition in self.store.partitions():
             log = self.store.recovered(partition)
             if log.state is not None and not log.state_damaged:
@@ -239,10 +242,12 @@ class Host:
     def persisted(self, partition: Partition, io: int) -> None:
         hosted = self.hosted[partition]
         if hosted.restoring is not None and hosted.restoring[0] <= io:
-            self._restore(hosted, hosted.restoring[1])
+            self._feeder.restore(hosted, hosted.restoring[1])
         if io:
             self._tell(hosted, events.Persisted(io))
             self._drain()
+        if hosted.applied.offset < hosted.commit:
+            self._feeder.feed(hosted)  # A repair may have been what it waited for.
 
     def failed(self, partition: Partition, io: int, reason: str) -> None:
         self.hosted[partition].restoring = None
@@ -333,7 +338,7 @@ class Host:
         if headers:
             self._send_with_frames(hosted, effect, headers, context)
         elif type(message) is raft.messages.SnapshotChunk:
-            self._send_with_chunk(hosted, effect.to, message)
+            self._send_with_chunk(hosted, effect, message)
         else:
             self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message))
 
@@ -343,21 +348,50 @@ class Host:
         def send(frames: list[Frame]) -> None:
             # A log that was cut meanwhile no longer holds them: as if the message had been lost.
             if len(frames) == len(headers) and all(map(_same_entry, frames, headers)):
-                parcel = Parcel(hosted.partition, hosted.record.me, packed(effect.message), tuple(frames))
-                self._send(effect.to, parcel)
+                message = packed(effect.message)
+                self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, tuple(frames)))
 
-        if headers[0].offset in context.frames:
+        partition, first, last = hosted.partition, headers[0].offset, headers[-1].last
+        if first in context.frames:
             found = [context.frames.get(header.offset) for header in headers]
             send([frame for frame in found if frame is not None])
-        else:
-            self._frames(hosted.partition, headers[0].offset, headers[-1].last, 1 << 62, send)
+            return
+        in_memory = self.store.frames(partition, first, last, BYTES_UNBOUNDED)
+        if in_memory is not None:
+            send(in_memory)
+            return
+        done = self._once(hosted, effect, send)
+        if done is not None:
+            self.store.read(partition, first, last, BYTES_UNBOUNDED, done)
 
-    def _send_with_chunk(self, hosted: Hosted, to: int, message: raft.messages.SnapshotChunk) -> None:
+    def _send_with_chunk(
+        self, hosted: Hosted, effect: effects.Send, message: raft.messages.SnapshotChunk
+    ) -> None:
         def send(chunk: bytes) -> None:
             if len(chunk) == message.length and hosted.replica.snapshot == message.snapshot:
-                self._send(to, Parcel(hosted.partition, hosted.record.me, message, chunk=chunk))
+                self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, chunk=chunk))
 
-        self.store.read_snapshot(hosted.partition, message.at, message.length, send)
+        done = self._once(hosted, effect, send)
+        if done is not None:
+            self.store.read_snapshot(hosted.partition, message.at, message.length, done)
+
+    def _once(
+        self, hosted: Hosted, effect: effects.Send, send: Callable[[Any], None]
+    ) -> Callable[[Any], None] | None:
+        """`send`, to be called when a read is done; None while another for the same peer is under way.
+
+        Senders repeat themselves until they are answered, so a slow disk would gather reads without end.
+        """
+        key = (effect.to, type(effect.message))
+        if key in hosted.awaited:
+            return None
+        hosted.awaited.add(key)
+
+        def done(found: Any) -> None:
+            hosted.awaited.discard(key)
+            send(found)
+
+        return done
 
     def _read(self, hosted: Hosted, effect: effects.Read, _: Context) -> None:
         def loaded(frames: list[Frame]) -> None:
@@ -391,70 +425,14 @@ class Host:
         assert effect.offset > hosted.commit
         hosted.commit = effect.offset
         self.store.note_commit(hosted.partition, effect.offset)
-        self._feed(hosted)
-
-    def _feed(self, hosted: Hosted) -> None:
-        """Give the machine what is settled, in order; where it must be read first, go on after that."""
-        while hosted.applied.offset < hosted.commit and not hosted.feeding and hosted.restoring is None:
-            first = hosted.applied.offset + 1
-            if first <= hosted.replica.log.base.offset or hosted.replica.log.span_at(first) is not None:
-                return  # A snapshot or a repair will bring it.
-            frames = self.store.frames(hosted.partition, first, hosted.commit, FEED_BYTES_MAX)
-            if frames is None:
-                hosted.feeding = True
-                self.store.read(hosted.partition, first, hosted.commit, FEED_BYTES_MAX, self._fed(hosted))
-                return
-            if not self._settle(hosted, frames):
-                return
-
-    def _fed(self, hosted: Hosted) -> Callable[[list[Frame]], None]:
-        def done(frames: list[Frame]) -> None:
-            hosted.feeding = False
-            if self._settle(hosted, frames):
-                self._feed(hosted)
-
-        return done
-
-    def _settle(self, hosted: Hosted, frames: list[Frame]) -> bool:
-        progress = False
-        for frame in frames:
-            if frame.header.last > hosted.commit or frame.header.offset != hosted.applied.offset + 1:
-                break
-            hosted.machine.settle(frame)
-            hosted.applied, hosted.applied_checksum = frame.header.id, frame.checksum
-            progress = True
-        return progress
+        self._feeder.feed(hosted)
 
     def _take_snapshot(self, hosted: Hosted, _: effects.TakeSnapshot, __: Context) -> None:
-        if hosted.applied.offset < 0:
-            self._tell(hosted, events.SnapshotFailed("nothing is settled yet"))
-            return
-        last, checksum, data = hosted.applied, hosted.applied_checksum, hosted.manifest()
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                self._tell(hosted, events.SnapshotTaken(Snapshot(last, checksum, len(data))))
-            else:
-                self._tell(hosted, events.SnapshotFailed(str(error)))
+        def done(event: events.Event) -> None:
+            self._tell(hosted, event)
             self._drain()
 
-        self.store.save_snapshot(hosted.partition, last, checksum, data, done)
-
-    def _restore(self, hosted: Hosted, snapshot: Snapshot) -> None:
-        """The installed snapshot is durable: let the machine be what it says."""
-
-        def done(data: bytes) -> None:
-            if (
-                hosted.restoring is not None
-                and hosted.restoring[1] == snapshot
-                and len(data) == snapshot.size
-            ):
-                hosted.restoring = None
-                if snapshot.last.offset > hosted.applied.offset:
-                    hosted.restore(data)
-                self._feed(hosted)
-
-        self.store.read_snapshot(hosted.partition, 0, snapshot.size, done)
+        self._feeder.take_snapshot(hosted, done)
 
 
 def _same_entry(frame: Frame, header: Header) -> bool:

@@ -55,6 +55,7 @@ class Hosted:
         "answers",
         "applied",
         "applied_checksum",
+        "awaited",
         "commit",
         "feeding",
         "machine",
@@ -81,6 +82,8 @@ class Hosted:
         """A read for the machine is under way."""
         self.restoring: tuple[int, Snapshot] | None = None
         """An installation that the machine must follow once it is durable."""
+        self.awaited: set[tuple[int, type]] = set()
+        """(node, kind of message) for which bytes are being read: one at a time, lest reads pile up."""
         self.answers: dict[int, Answer] = {}
         self.requests = 0
         self.scheduled: float | None = None

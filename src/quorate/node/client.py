@@ -50,6 +50,10 @@ class NotWritten(Exception):
     """The proposal was certainly not written."""
 
 
+class BadRequest(NotWritten):
+    """The node says that the request itself is wrong."""
+
+
 class Settled(msgspec.Struct, frozen=True, gc=False):
     """The first offset of what was proposed, and the epoch it was written in."""
 
@@ -183,11 +187,14 @@ class Client:
                 why, node = str(error), self._after(node)
                 await asyncio.sleep(RETRY_S)
                 continue
+            except OutcomeUnknown:
+                self._leaders.pop(partition, None)
+                raise
             except TimeoutError as error:
                 raise OutcomeUnknown(f"no answer from node {node} in {timeout_s} s") from error
             if type(answer) is not Answered:
                 assert isinstance(answer, Rejected)
-                raise NotWritten(answer.why)
+                raise BadRequest(answer.why)
             if answer.outcome is Outcome.SETTLED:
                 self._leaders[partition] = node
                 return Settled(answer.offset, answer.epoch, node)
@@ -210,11 +217,14 @@ class Client:
     async def fetch(
         self, node: int, partition: Partition, offset: int, bytes_max: int = FETCH_BYTES
     ) -> tuple[list[Frame], int]:
-        """Settled entries as this node has them, and its commit; raises Unreachable and NotWritten."""
+        """Settled entries as this node has them, and its commit; raises Unreachable and BadRequest."""
         connection = await self.connect(node)
-        answer, attachment = await connection.request(Fetch(partition, offset, bytes_max))
+        try:
+            answer, attachment = await connection.request(Fetch(partition, offset, bytes_max))
+        except OutcomeUnknown as error:
+            raise Unreachable(str(error)) from error
         if isinstance(answer, Rejected):
-            raise NotWritten(answer.why)
+            raise BadRequest(answer.why)
         assert isinstance(answer, Fetched)
         return requests.attached_frames(answer, attachment), answer.commit
 

@@ -134,8 +134,8 @@ class Node:
 
     def end_turn(self) -> None:
         """Let out what this turn ordered, unless it must not be said; and see when to wake next."""
-        if self.host.fatal is not None:
-            self.fail(self.host.fatal)
+        if self.host.stopped is not None:
+            self.fail(self.host.stopped)
         if self._why_failed:
             return
         self._peers.flush()
@@ -172,6 +172,7 @@ class Node:
 
     def _completed(self, completion: Callable[[], None]) -> None:
         if not self._why_failed:
+            self.host.at(time.monotonic())
             completion()
             self.end_turn()
 

@@ -45,7 +45,7 @@ class Answered(msgspec.Struct, frozen=True, gc=False, tag="answered"):
 
 
 class Fetched(msgspec.Struct, frozen=True, gc=False, tag="fetched"):
-    """So many entries are attached; this replica has settled up to `commit`, and its log starts behind `base`."""
+    """So many entries are attached; this replica has settled up to `commit`, its log starts behind `base`."""
 
     commit: int
     base: int

@@ -257,6 +257,7 @@ def client_arrows(sheet: Sheet, spot: Spot) -> Iterator[str]:
     if spot.row.gap or moment.node not in sheet.lanes:
         return
     x, y = sheet.lanes[moment.node], spot.anchor
+    room = min(sheet.lanes.values()) - sheet.client_x - 40
     for happening, sort in zip(moment.happenings, moment.sorts, strict=True):
         if sort not in (Sort.PROPOSED, Sort.ANSWERED):
             continue
@@ -265,7 +266,7 @@ def client_arrows(sheet: Sheet, spot: Spot) -> Iterator[str]:
         tip = f"client → n{moment.node}: " if asked else f"n{moment.node} → client: "
         dash: dict[str, str | float] = {} if asked else {"stroke_dasharray": "7 3"}
         yield ink.arrow(ends[0], y, ends[1], y, colour=ink.INK, tip=tip + happening.text, **dash)
-        text = ink.shorten(split_orders(happening)[0], 122, 11)
+        text = ink.shorten(split_orders(happening)[0], room, 11)
         yield ink.words(sheet.client_x + 16, y - 4, text, "small halo")
         y += LINE
 

@@ -190,6 +190,8 @@ class Moment(msgspec.Struct, frozen=True):
         was, now = self.before.last, self.after.last
         if any("cut to" in happening.text for happening in self.happenings):
             return True
+        if self.has(Sort.RESTARTED):
+            return False
         return was is not None and now is not None and now < was
 
     @property

@@ -110,7 +110,7 @@ def changes(moment: Moment) -> list[str]:
         said.append(f"{became} {after.role} in epoch {after.epoch}")
     elif after.epoch != before.epoch:
         said.append(f"moved to epoch {after.epoch}")
-    said += log_changes(before, after)
+    said += log_changes(before, after, returned=moment.has(Sort.RESTARTED))
     if after.commit is not None and after.commit != before.commit:
         was = before.settled.removeprefix("commit ")
         said.append(f"{after.settled} (was {was})" if was else after.settled)
@@ -119,11 +119,13 @@ def changes(moment: Moment) -> list[str]:
     return said
 
 
-def log_changes(before: State, after: State) -> list[str]:
+def log_changes(before: State, after: State, *, returned: bool) -> list[str]:
     if after.last is None or after.first is None or (after.first, after.last) == (before.first, before.last):
         return []
     if before.last is None:
         return [after.log]
+    if returned:
+        return [f"came back with {after.log} (before: {before.log.removeprefix('log ')})"]
     if after.last < before.last:
         return [f"its log was cut: it ended at {before.last}, now at\u00a0{after.last}"]
     if after.last > before.last:

@@ -106,9 +106,7 @@ def check_given(items: tuple[Item, ...]) -> None:
         next_offset, epoch = item.last + 1, item.epoch
 
 
-def log_items(
-    log: LogView, known: Mapping[tuple[int, int], Header], upto: int | None = None
-) -> list[Item]:
+def log_items(log: LogView, known: Mapping[tuple[int, int], Header], upto: int | None = None) -> list[Item]:
     """What a replica's log is, as far as `upto`. `known`: every entry ever, by epoch and offset covered."""
     items = []
     if log.base.offset >= 0:
@@ -148,6 +146,7 @@ def write_position(position: EntryId, origin: int) -> str:
 
 def write_headers(headers: Sequence[Header], origin: int) -> str:
     items = [
-        Item(header.epoch, header.offset, header.last, control=header.kind == Kind.CONTROL) for header in headers
+        Item(header.epoch, header.offset, header.last, control=header.kind == Kind.CONTROL)
+        for header in headers
     ]
     return write_items(items, origin)

@@ -151,7 +151,9 @@ class _Reader:
         given = _GIVEN.get(form.pattern)
         if given is not None:
             if self.statements:
-                raise Mistake(f"`{form.opening}` says how the world begins: it stands above the first command")
+                raise Mistake(
+                    f"`{form.opening}` says how the world begins: it stands above the first command"
+                )
             given(self.cast, places)
             return number
         said = Said({place: fill(self.cast, place, found, number) for place, found in places.items()})

@@ -7,28 +7,22 @@ the same invariants look at every step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from quorate.batch import encode_records
-from quorate.core.entry import EntryId, Header, Kind, NoOp, Partition, Span
-from quorate.host import Parcel, Ping
+from quorate.core.entry import Span
+from quorate.host import ReplicaRecord
 from quorate.host.parcel import unpacked
-from quorate.host.replicas import encode_record
 from quorate.sim.chance import stream
 from quorate.sim.disk import SimDisk, SimDiskSettings
-from quorate.sim.invariants import Invariants
 from quorate.sim.network import Weather
-from quorate.sim.scenario_log import Item
-from quorate.sim.scenario_room import host_settings
+from quorate.sim.scenario_given import Account, give
+from quorate.sim.scenario_room import host_settings, message_name
 from quorate.sim.scenario_script import Cast
 from quorate.sim.scenario_tell import Narrator, Teller
 from quorate.sim.tunables import Tunables
-from quorate.sim.world import NEVER, Letter, Setup, SimNode, World
-from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_MAGIC, DamagedFrame, parse_head
-from quorate.storage.store import Store
-
-import msgspec
+from quorate.sim.world import NEVER, Letter, Setup, World
+from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_MAGIC, DamagedFrame, parse
 
 STEP_SECONDS = 0.001
 """How long a message takes while time passes."""
@@ -42,16 +36,16 @@ class Refused(Exception):
     """A command that cannot be carried out in the world as it is."""
 
 
-class Account(Invariants):
-    """Invariants of a world that did not begin with empty logs."""
+class Watcher:
+    """Sees every step: tells it first, so that the story ends with what went wrong, and then checks it."""
 
-    def given(self, headers: tuple[Header, ...]) -> None:
-        before = EntryId(0, -1)
-        for header in headers:
-            entry = (before.epoch, before.offset, header.offset, header.crc, header.control)
-            self._entries[0].setdefault((header.epoch, header.last), entry)
-            self.leaders[0].setdefault(header.epoch, 0)
-            before = header.id
+    def __init__(self, narrator: Narrator, account: Account) -> None:
+        self.narrator = narrator
+        self.account = account
+
+    def stepped(self, node: int, partition: int, replica: Any, event: Any, effects: list[Any]) -> None:
+        self.narrator.stepped(node, replica, event, effects)
+        self.account.stepped(node, partition, replica, event, effects)
 
 
 class Stage(World):
@@ -67,55 +61,28 @@ class Stage(World):
         self.paused: set[int] = set()
         self.broken: set[tuple[int, int]] = set()
         """Links that lose everything."""
-        self._jobs: dict[int, list[Callable[[], None]]] = {number: [] for number in setup.nodes}
-        super().__init__(setup, watch=self)
-        self.on_stop = lambda number: self.narrator.say(f"{self.teller.node(number)} stops: its disk failed")
+        self.jobs: dict[int, list[Callable[[], None]]] = {number: [] for number in setup.nodes}
+        """Completions that are held."""
+        self.begun = False
+        super().__init__(setup, watch=Watcher(self.narrator, self.account))
+        self.on_stop = lambda number: self.narrator.say(f"{self.name(number)} stops: its disk failed")
+
+    def begin(self) -> None:
+        """Put what is given on the disks, and start everybody."""
+        self.begun = True
+        give(self, self.cast)
+        for number in self.nodes:
+            self.start(number)
+        self.calm()
+        self.narrator.take()
+
+    # --- looking ---
 
     def name(self, number: int) -> str:
         return self.teller.node(number)
 
-    # --- the beginning ---
-
-    def begin(self) -> None:
-        """Put what is given on the disks, and start everybody."""
-        epochs = [item.epoch for items in self.cast.logs.values() for item in items]
-        latest = max((*epochs, *self.cast.epochs.values()), default=0)
-        for number, node in self.nodes.items():
-            if latest:
-                self._give(node, self.cast.logs.get(number, ()), self.cast.epochs.get(number, latest))
-            self.start(number)
-        self.settle()
-        self.narrator.take()
-
-    def _give(self, node: SimNode, items: tuple[Item, ...], epoch: int) -> None:
-        """Write a log and an epoch as a store itself would have written them."""
-        store = Store.open(node.disk, self.tunables.host.store, _Deaf())
-        partition = self.partitions[0]
-        epoch = max((epoch, *(item.epoch for item in items)))
-        record = msgspec.structs.replace(self._record(node, 0), state=self.cast.room.saved_state(epoch))
-        store.create(partition, 0, encode_record(record))
-        headers = []
-        for io, item in enumerate(items, start=1):
-            header, payloads = self._entry(item)
-            store.append(partition, io, store.seal(partition, (header,), payloads))
-            headers.append(header)
-        store.pump()
-        World.settle(self)
-        self.account.given(tuple(headers))
-        self.narrator.learn(tuple(headers))
-        node.disk.crash()  # Whoever wrote this is gone.
-
-    def _entry(self, item: Item) -> tuple[Header, list[bytes]]:
-        """The same bytes on every node that is given this entry."""
-        count = item.last - item.first + 1
-        if item.control:
-            return Header(item.epoch, item.first, kind=Kind.CONTROL, control=NoOp(0)), []
-        values = [f"{item.epoch}-{item.first + index + self.cast.origin}" for index in range(count)]
-        payload = encode_records([(None, value.encode()) for value in values])
-        crc = int.from_bytes(payload[17:21], "big")
-        return Header(item.epoch, item.first, count, len(payload), Kind.RECORDS, 0, crc), [payload]
-
-    # --- looking ---
+    def record(self, number: int) -> ReplicaRecord:
+        return self._record(self.nodes[number], 0)
 
     def up(self, number: int) -> Any:
         """The replica of a node that runs."""
@@ -123,6 +90,12 @@ class Stage(World):
         if hosted is None:
             raise Refused(f"{self.name(number)} is down")
         return hosted.replica
+
+    def acting(self, number: int) -> Any:
+        """The replica of a node that can do something."""
+        if number in self.paused:
+            raise Refused(f"{self.name(number)} is paused")
+        return self.up(number)
 
     def letters(self, source: int, target: int, called: str | None = None) -> list[Letter]:
         """Messages that wait on a link (0: on any), the oldest first; of one name, if it is given."""
@@ -136,22 +109,16 @@ class Stage(World):
 
     # --- what happens between two commands ---
 
-    def settle(self, events_max: int = EVENTS_MAX) -> None:
-        """Disks do what they were told to."""
-        super().settle(events_max)
+    def calm(self) -> None:
+        """Disks do what they were told to; machines that have applied the same are the same."""
+        before = self.events_count
+        self.settle(EVENTS_MAX)
+        if self.events_count - before >= EVENTS_MAX:
+            raise Refused("this never ends")
         for number in self.nodes:
             hosted = self.hosted(number, 0)
             if hosted is not None:
                 self.account.applied(number, 0, hosted.applied.offset, hosted.machine.counts)
-
-    def stepped(self, *arguments: Any) -> None:
-        """Both from the hosts (with a time and a Hosted) and, as a watch, from the world."""
-        if len(arguments) == 5 and isinstance(arguments[0], int):
-            node, index, replica, event, ordered = arguments
-            self.narrator.stepped(node, replica, event, ordered)
-            self.account.stepped(node, index, replica, event, ordered)
-        else:
-            super().stepped(*arguments)
 
     def _make_disk(self, number: int) -> SimDisk:
         return SimDisk(stream(self.setup.seed, "disk", number), self._scheduler(number), INSTANT)
@@ -165,18 +132,182 @@ class Stage(World):
     def _disk_finished(self, job: tuple[int, Callable[[], None]]) -> None:
         number, finish = job
         if number in self.holding or number in self.paused:
-            self._jobs[number].append(finish)
+            self.jobs[number].append(finish)
         else:
             super()._disk_finished(job)
 
+    # --- messages ---
 
-class _Deaf:
-    """Listens to a store that only writes what is given."""
+    def hand_over(self, letter: Letter) -> None:
+        """A message arrives, and whoever gets it does what it has to."""
+        self.acting(letter.target)
+        if (letter.source, letter.target) in self.broken:
+            raise Refused(f"the link {self.link(letter)} is cut")
+        self.narrator.say(f"{self.link(letter)} {self.teller.message(unpacked(letter.parcel))}")
+        self.deliver(letter.number)
+        self.calm()
 
-    def persisted(self, partition: Partition, io: int) -> None: ...
-    def failed(self, partition: Partition, io: int, reason: str) -> None:
-        raise AssertionError(reason)
+    def lose(self, letter: Letter) -> None:
+        self.narrator.say(f"{self.link(letter)} {self.teller.message(unpacked(letter.parcel))} is lost")
+        self.drop(letter.number)
 
-    def damaged(self, partition: Partition, span: Span) -> None: ...
-    def fatal_error(self, reason: str) -> None:
-        raise AssertionError(reason)
+    def link(self, letter: Letter) -> str:
+        return f"{self.name(letter.source)} -> {self.name(letter.target)}"
+
+    def flow(self, among: Collection[int]) -> None:
+        """Deliver until nothing is left that can be delivered between these nodes."""
+        for _ in range(EVENTS_MAX):
+            ready = [letter for letter in self.letters(0, 0) if self._flows(letter, among)]
+            if not ready:
+                return
+            self._pass_on(ready[0])
+        raise Refused("this never ends")
+
+    def _flows(self, letter: Letter, among: Collection[int]) -> bool:
+        return letter.source in among and letter.target in among and letter.target not in self.paused
+
+    def _pass_on(self, letter: Letter) -> None:
+        down = self.hosted(letter.target, 0) is None
+        if down or (letter.source, letter.target) in self.broken:
+            self.lose(letter)
+        else:
+            self.hand_over(letter)
+
+    def reorder(self, source: int, target: int, places: tuple[int, ...]) -> None:
+        waiting = self.letters(source, target)
+        if sorted(places) != list(range(1, len(waiting) + 1)):
+            raise Refused(
+                f"{len(waiting)} messages wait on {self.name(source)} -> {self.name(target)}: "
+                f"name each of 1 to {len(waiting)} once"
+            )
+        wanted = iter([waiting[place - 1] for place in places])
+        numbers = {letter.number for letter in waiting}
+        order = [next(wanted) if number in numbers else letter for number, letter in self.held.items()]
+        self.held = {letter.number: letter for letter in order}
+
+    # --- time ---
+
+    def wake(self, number: int) -> None:
+        """A node's own time passes until its replica wants to be woken; nobody else's does."""
+        deadline = self.acting(number).deadline()
+        if deadline is None:
+            raise Refused(f"{self.name(number)} is at rest: nothing will wake it by itself")
+        node = self.nodes[number]
+        assert node.host is not None
+        local = node.clock.local(self.now)
+        node.clock.change(self.now, jump=max(0.0, deadline - local))
+        node.host.tick(max(deadline, local))
+        self.clock_changed(number)
+        self.calm()
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes for everybody, and messages arrive."""
+        until = self.now + seconds
+        while self.now < until:
+            self.run(min(until, self.now + STEP_SECONDS))
+            for letter in self.letters(0, 0):
+                if letter.target not in self.paused:
+                    self._pass_on(letter)
+
+    # --- disks ---
+
+    def flush(self, number: int) -> None:
+        """What the disk had been given when it was held, or flushed last, is done."""
+        jobs, self.jobs[number] = self.jobs[number], []
+        if not jobs:
+            raise Refused(f"{self.name(number)} waits for nothing of its disk")
+        for finish in jobs:
+            super()._disk_finished((number, finish))
+        self.calm()
+
+    def let_go(self, number: int) -> None:
+        """Completions that nothing holds any more."""
+        while self.jobs[number] and number not in self.holding | self.paused:
+            self.flush(number)
+
+    def damage(self, number: int, offset: int) -> None:
+        """Flip a bit in the payload of every frame on this disk that covers the offset."""
+        disk = self.nodes[number].disk
+        hits = 0
+        for file in disk.files():
+            content = disk.content(file)
+            at = content.find(FRAME_MAGIC)
+            while at >= 0:
+                try:
+                    frame, _ = parse(content, at, self.partitions[0])
+                except DamagedFrame:
+                    pass  # Something else with the same four bytes.
+                else:
+                    if frame.header.offset <= offset <= frame.header.last:
+                        disk.flip(file, at + FRAME_HEAD_BYTES + frame.header.size - 1, 0)
+                        hits += 1
+                at = content.find(FRAME_MAGIC, at + 1)
+        if not hits:
+            raise Refused(f"nothing on the disk of {self.name(number)} covers {self.teller.offset(offset)}")
+        self.account.damaged(number)
+
+    def scrub(self, number: int) -> None:
+        self.acting(number)
+
+        def done(_: list[Span]) -> None:
+            """What was found was told to the replica."""
+
+        self.check(number, 0, done)
+        self.calm()
+
+    # --- processes ---
+
+    def end(self, number: int, *, losing: bool) -> None:
+        """The process dies. What it had handed to its disk is there, or (losing) only what was flushed."""
+        self.up(number)
+        node = self.nodes[number]
+        flushed = node.disk.durable_files() if losing else None
+        if not losing:
+            self._write_down(number)
+        self.crash(number)
+        if flushed is not None:
+            rng = stream(self.setup.seed, "disk", number, node.lives)
+            node.disk = SimDisk.from_files(flushed, rng, self._scheduler(number), INSTANT)
+        self.forget(number)
+
+    def forget(self, number: int) -> None:
+        """A process that is gone waits for nothing."""
+        self.jobs[number].clear()
+        self.holding.discard(number)
+        self.paused.discard(number)
+
+    def _write_down(self, number: int) -> None:
+        """Everything ordered so far reaches the disk, and nobody hears of it."""
+        host = self.nodes[number].host
+        assert host is not None
+        host.fatal = "crashed"
+        self.holding.add(number)
+        while self.jobs[number]:
+            jobs, self.jobs[number] = self.jobs[number], []
+            for finish in jobs:
+                finish()
+            self.calm()
+
+    def pause_process(self, number: int) -> None:
+        self.acting(number)
+        self.paused.add(number)
+        self.nodes[number].paused_until = NEVER
+
+    def resume_process(self, number: int) -> None:
+        if number not in self.paused:
+            raise Refused(f"{self.name(number)} is not paused")
+        self.paused.discard(number)
+        self.nodes[number].paused_until = 0.0
+        self.clock_changed(number)
+        self.let_go(number)
+        self.calm()
+
+
+def is_called(letter: Letter, word: str) -> bool:
+    """`append` is any message whose name is that, or begins with it: append-entries, append-response."""
+    name = letter_name(letter)
+    return name == word or name.startswith(f"{word}-")
+
+
+def letter_name(letter: Letter) -> str:
+    return message_name(type(letter.parcel.message))

@@ -228,3 +228,19 @@ def test_a_follower_does_not_vote_while_a_snapshot_replaces_its_log() -> None:
     ordered = bench.receive(N3, raft.messages.VoteRequest(4, at("3-50")))
     assert bench.replica.vote is None
     assert sent(ordered) == []
+
+
+def test_an_own_snapshot_that_is_done_while_a_newer_one_is_installed_is_forgotten() -> None:
+    bench = Bench(N2, "1-0", epoch=3)
+    bench.receive(N1, SnapshotChunk(3, SNAPSHOT, 0, 150))
+    assert bench.tell(events.SnapshotTaken(Snapshot(at("1-0"), 5, 20))) == []
+    bench.persist()
+    assert bench.replica.snapshot == SNAPSHOT
+
+
+def test_an_installation_goes_on_when_the_epoch_changes() -> None:
+    bench = Bench(N2, "1-0", epoch=3)
+    bench.receive(N1, SnapshotChunk(3, SNAPSHOT, 0, 150))
+    bench.receive(N3, AppendEntries(4, at("3-9"), 9))
+    bench.persist()
+    assert (bench.replica.epoch, bench.replica.log.head) == (4, at("3-9"))

@@ -235,3 +235,34 @@ def test_five_replicas_need_three() -> None:
     assert bench.replica.commit == 1
     flushed(bench, N5, 2)
     assert bench.replica.commit == 2
+
+
+def test_a_search_that_ends_inside_an_entry_streams_from_its_start() -> None:
+    bench = new_leader("1-0..9")
+    bench.receive(N2, AppendResponse(2, False, 9, -1, -1, theirs=at("1-4")))
+    (message,) = sent(bench.receive(N2, AppendResponse(2, True, 4, -1, -1)), N2)
+    assert (message.prev, [header.offset for header in message.headers]) == (NOWHERE, [0, 10])
+
+
+def test_a_resting_leader_that_hears_somebody_stir_puts_everybody_to_rest_again() -> None:
+    bench = leader()
+    settled(bench)
+    bench.wake()
+    for member in (N2, N3):
+        bench.receive(member, AppendResponse(2, True, 1, 1, 1, quiet=True))
+    bench.wake()
+    assert bench.replica.deadline() is None
+    bench.receive(N3, AppendResponse(2, True, 1, 1, 1))
+    assert bench.replica.deadline() is not None
+
+
+def test_a_follower_whose_next_entry_was_removed_while_it_had_no_room_gets_a_snapshot() -> None:
+    bench = leader(tuning=msgspec.structs.replace(TUNING, inflight_messages_max=1, snapshot_every=3))
+    propose(bench)
+    bench.persist()
+    flushed(bench, N2, 2)
+    bench.tell(events.SnapshotTaken(Snapshot(at("2-2"), 7, 30)))
+    propose(bench, 2)
+    bench.replica.log.remove_prefix(at("2-3"))
+    bench.replica.snapshot = Snapshot(at("2-3"), 8, 30)
+    assert sent(bench.wake(), N3) == [SnapshotChunk(2, Snapshot(at("2-3"), 8, 30), 0, 30)]

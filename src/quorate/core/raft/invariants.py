@@ -12,7 +12,7 @@ from orders and completions alone and never from what the replica says about its
 | ack-unverified | what a follower acknowledges is what the leader of that epoch has | OR-10 |
 | durable-early | a replica counts as flushed only what was reported as flushed | OR-18, OR-20 |
 | learner-acts | a learner neither votes nor stands nor leads | YB-5 |
-| faulty-leads | a replica with damage does not lead, and does not acknowledge past it | RELIABILITY.md, rule 3 |
+| faulty-leads | a replica with damage neither leads nor acknowledges past it | reliability rule 3 |
 | epoch-unelected | entries of an epoch come from its elected leader only | YB-17 |
 | settled-by-follower | the leader settles first, followers hear of it | YB-2 |
 | settled-old-epoch | a leader settles by counting only in its own epoch | YB-19, Raft §5.4.2 |

@@ -151,7 +151,11 @@ class Leader(Role):
             return
         cursor.reading = 0
         headers = event.headers[: self.replica.config.tuning.message_entries_max]
-        if headers and cursor.phase is Phase.STREAMING and headers[0].offset == cursor.next:
+        if (
+            headers
+            and cursor.phase is Phase.STREAMING
+            and headers[0].offset <= cursor.next <= headers[0].last
+        ):
             self._send_entries(cursor, headers)
             self._stream(cursor)
 
@@ -259,7 +263,9 @@ class Leader(Role):
                 self._begin_snapshot(cursor)
                 continue
             prev = replica.log.position(cursor.next - 1)
-            replica.send(cursor.node, AppendEntries(replica.epoch, prev, replica.commit, quiet=current))
+            searching = bool(cursor.reading)  # Until its headers are read, this may be inside an entry.
+            beat = AppendEntries(replica.epoch, prev, replica.commit, search=searching, quiet=current)
+            replica.send(cursor.node, beat)
 
     def _everyone_is_current(self) -> bool:
         replica = self.replica

@@ -316,6 +316,9 @@ class Replica:
 
     def _snapshot_taken(self, event: events.SnapshotTaken) -> None:
         self._taking_snapshot = False
+        covered = self.snapshot.last.offset if self.snapshot is not None else -1
+        if self.installing or event.snapshot.last.offset <= covered:
+            return  # One that came from the leader is newer.
         self.snapshot = event.snapshot
         to = self.log.boundary_at_or_below(event.snapshot.last.offset - self.config.tuning.keep_behind)
         if to is None or to.offset <= self.log.base.offset or self.log.span_at(to.offset) is not None:

@@ -1,0 +1,89 @@
+"""Feeding machines: settled entries in order, snapshots out, snapshots in.
+
+In the steady state everything is still in the store's memory. A machine that is behind (after a restart, or
+behind a repair) is fed from the disk, one bounded read at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorate.core import events
+from quorate.core.entry import Snapshot
+from quorate.host.replicas import Hosted
+from quorate.storage.frame import Frame
+from quorate.storage.store import Store
+
+FEED_BYTES_MAX = 1 << 20
+
+
+class Feeder:
+    """Gives every hosted machine what is settled."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def feed(self, hosted: Hosted) -> None:
+        """Settle what can be settled now; where it must be read first, go on after that."""
+        log = hosted.replica.log
+        while hosted.applied.offset < hosted.commit and not hosted.feeding and hosted.restoring is None:
+            first = hosted.applied.offset + 1
+            if first <= log.base.offset or log.span_at(first) is not None:
+                return  # A snapshot or a repair will bring it.
+            frames = self._store.frames(hosted.partition, first, hosted.commit, FEED_BYTES_MAX)
+            if frames is None:
+                hosted.feeding = True
+                self._store.read(
+                    hosted.partition, first, hosted.commit, FEED_BYTES_MAX, self._when_read(hosted)
+                )
+                return
+            if not _settle(hosted, frames):
+                return
+
+    def _when_read(self, hosted: Hosted) -> Callable[[list[Frame]], None]:
+        def done(frames: list[Frame]) -> None:
+            hosted.feeding = False
+            if _settle(hosted, frames):
+                self.feed(hosted)
+
+        return done
+
+    def take_snapshot(self, hosted: Hosted, done: Callable[[events.Event], None]) -> None:
+        """Save the machine as it is now; the answer is an event for the replica."""
+        if hosted.applied.offset < 0 or hosted.restoring is not None:
+            done(events.SnapshotFailed("there is nothing new to take one of"))
+            return
+        data = hosted.manifest()
+        snapshot = Snapshot(hosted.applied, hosted.applied_checksum, len(data))
+
+        def saved(error: Exception | None) -> None:
+            if error is None:
+                done(events.SnapshotTaken(snapshot))
+            else:
+                done(events.SnapshotFailed(str(error)))
+
+        self._store.save_snapshot(hosted.partition, snapshot, data, saved)
+
+    def restore(self, hosted: Hosted, snapshot: Snapshot) -> None:
+        """The installed snapshot is durable: let the machine be what it says."""
+
+        def done(data: bytes) -> None:
+            if hosted.restoring is None or hosted.restoring[1] != snapshot or len(data) != snapshot.size:
+                return
+            hosted.restoring = None
+            if snapshot.last.offset > hosted.applied.offset:
+                hosted.restore(data)
+            self.feed(hosted)
+
+        self._store.read_snapshot(hosted.partition, 0, snapshot.size, done)
+
+
+def _settle(hosted: Hosted, frames: list[Frame]) -> bool:
+    progress = False
+    for frame in frames:
+        if frame.header.last > hosted.commit or frame.header.offset != hosted.applied.offset + 1:
+            break
+        hosted.machine.settle(frame)
+        hosted.applied, hosted.applied_checksum = frame.header.id, frame.checksum
+        progress = True
+    return progress

@@ -1,0 +1,79 @@
+"""Runs inside of a mutated copy of this package, as a process of its own: see mutate.py.
+
+One request comes in on stdin. One line of JSON a seed goes out on stdout, as soon as it is known, and the
+first violation ends it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+import quorate
+from quorate.core.invariant import Violated
+from quorate.sim.happening import Happening
+from quorate.sim.run import Violation, run_seed
+
+SEED_SECONDS_MAX = 300
+"""A run that takes longer will never end: some loop goes round and round."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    seeds: tuple[int, ...]
+    faults: str
+    nodes: int
+    learners: int | None
+    overrides: dict[str, int | float]
+    trace: bool = False
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What came of one seed."""
+
+    seed: int
+    package: str
+    """Where the code was that ran: whoever asked makes sure that it was the mutated one."""
+    violation: Violation | None = None
+    happenings: tuple[Happening, ...] = ()
+
+
+def run(request: Request, seed: int) -> Found:
+    signal.alarm(SEED_SECONDS_MAX)
+    verdict = run_seed(
+        seed,
+        faults=request.faults,
+        nodes=request.nodes,
+        learners=request.learners,
+        overrides=request.overrides,
+        trace=request.trace,
+    )
+    signal.alarm(0)
+    return Found(
+        seed,
+        str(Path(quorate.__file__).parent),
+        verdict.violations[0] if verdict.violations else None,
+        tuple(verdict.happenings or ()),
+    )
+
+
+def give_up(*_: object) -> NoReturn:
+    raise Violated("endless", f"after {SEED_SECONDS_MAX} s the run is still going on")
+
+
+def main() -> None:
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    signal.signal(signal.SIGALRM, give_up)
+    for seed in request.seeds:
+        found = run(request, seed)
+        sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+        sys.stdout.buffer.flush()
+        if found.violation is not None:
+            return
+
+
+if __name__ == "__main__":
+    main()

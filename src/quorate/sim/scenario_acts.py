@@ -1,0 +1,340 @@
+"""Commands: what a line of a scenario does to its world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorate.batch import encode_records
+from quorate.core.effects import Reply
+from quorate.sim.scenario_script import ANYBODY, Said
+from quorate.sim.scenario_stage import Refused, Stage, letter_name
+from quorate.sim.world import Letter
+
+ELECTIONS_MAX = 8
+"""So often a node stands until a scenario gives up on it."""
+PADDING = "\0"
+"""Fills a record up to its size; no reader of a scenario sees it."""
+
+
+class Play:
+    """A scenario while it runs."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.answers: dict[str, Reply | None] = {}
+
+
+# ---- leaders ----
+
+
+def elect(play: Play, said: Said) -> None:
+    """Let a node's time-out pass, and those named hear and answer it, until it leads."""
+    stage, number = play.stage, said.node()
+    voters = set(said.nodes("VOTER")) if "VOTER" in said else set(stage.nodes)
+    if stage.acting(number).role.name == "leader":
+        raise Refused(f"{stage.name(number)} leads already")
+    for _ in range(ELECTIONS_MAX):
+        _stand(stage, number)
+        _hold_election(stage, number, voters)
+        if stage.up(number).role.name == "leader":
+            return
+    raise Refused(f"{stage.name(number)} does not lead: {_state(stage, number)}")
+
+
+def campaign(play: Play, said: Said) -> None:
+    """Let a node's time-out pass once; with voters, let those hear and answer it."""
+    stage, number = play.stage, said.node()
+    _stand(stage, number)
+    if "VOTER" in said:
+        _hold_election(stage, number, set(said.nodes("VOTER")))
+
+
+def _stand(stage: Stage, number: int) -> None:
+    replica = stage.acting(number)
+    if not stage.cast.room.elections:
+        raise Refused(f"in {stage.cast.room.name} leaders are appointed: appoint {stage.name(number)}")
+    epoch = replica.epoch
+    if replica.deadline() is None:
+        raise Refused(f"{stage.name(number)} is at rest: it suspects nobody")
+    stage.wake(number)
+    if replica.role.name == "follower" and replica.epoch == epoch:
+        raise Refused(f"{stage.name(number)} does not stand for election: {_state(stage, number)}")
+
+
+def _hold_election(stage: Stage, number: int, voters: set[int]) -> None:
+    """Messages of this election arrive between the candidate and those voters; those to others are lost."""
+    elections = stage.cast.room.elections
+    epoch = stage.up(number).epoch
+    while True:
+        letters = [
+            letter
+            for letter in stage.letters(ANYBODY, ANYBODY)
+            if number in (letter.source, letter.target)
+            and letter_name(letter) in elections
+            and letter.parcel.message.epoch >= epoch
+        ]
+        if not letters:
+            return
+        letter = letters[0]
+        other = letter.target if letter.source == number else letter.source
+        if other not in voters:
+            stage.lose(letter)
+        elif stage.hosted(letter.target, 0) is None:
+            raise Refused(f"{stage.name(letter.target)} is down")
+        else:
+            stage.hand_over(letter)
+
+
+def _state(stage: Stage, number: int) -> str:
+    described = stage.up(number).describe()
+    return str(described.partition(" ")[2])
+
+
+def appoint(play: Play, said: Said) -> None:
+    room = play.stage.cast.room
+    assert room.elections, "appointing comes with the first protocol that appoints"
+    raise Refused(f"in {room.name} replicas elect their leaders: elect {play.stage.name(said.node())}")
+
+
+# ---- clients ----
+
+
+def propose(play: Play, said: Said) -> None:
+    """One entry with a record per text; without one, the proposal's name is its only record."""
+    name = said.word("NAME")
+    texts = said.words("TEXT") if "TEXT" in said else (name,)
+    _propose(play, said.node(), name, [text.encode() for text in texts])
+
+
+def propose_bytes(play: Play, said: Said) -> None:
+    name = said.word("NAME")
+    _propose(play, said.node(), name, [name.ljust(said.number("NUMBER"), PADDING).encode()])
+
+
+def _propose(play: Play, number: int, name: str, values: list[bytes]) -> None:
+    stage = play.stage
+    stage.acting(number)
+    play.answers[name] = None
+    stage.narrator.say(f"{name} -> {stage.name(number)}")
+
+    def answer(reply: Reply) -> None:
+        play.answers[name] = reply
+        stage.narrator.say(f"{stage.name(number)} -> {name} {stage.teller.reply(reply)}")
+
+    stage.propose(number, 0, [encode_records([(None, value) for value in values])], answer)
+    stage.calm()
+
+
+# ---- messages ----
+
+
+def choose(play: Play, said: Said) -> list[Letter]:
+    """The waiting messages that a line means; never none."""
+    stage = play.stage
+    source, target = said.node("FROM"), said.node("TO")
+    called = said.word("MESSAGE") if "MESSAGE" in said else None
+    letters = stage.letters(source, target, called)
+    if "all" in said:
+        return letters
+    if not letters:
+        waiting = " ".join(map(letter_name, stage.letters(source, target))) or "nothing"
+        raise Refused(f"no {called or 'message'} waits on {_link(stage, said)}; waiting there: {waiting}")
+    kinds = sorted({letter_name(letter) for letter in letters})
+    if called is not None and len(kinds) > 1:
+        raise Refused(f"{called} may be {' or '.join(kinds)} there: write the whole name")
+    return letters[-1:] if "last" in said else letters[:1]
+
+
+def _link(stage: Stage, said: Said) -> str:
+    ends = (said.node("FROM"), said.node("TO"))
+    return " -> ".join(stage.name(end) if end else "*" for end in ends)
+
+
+def deliver(play: Play, said: Said) -> None:
+    for letter in choose(play, said):
+        play.stage.hand_over(letter)
+
+
+def deliver_all(play: Play, _: Said) -> None:
+    """One round: what waits now, not what comes of it."""
+    for letter in play.stage.letters(ANYBODY, ANYBODY):
+        play.stage.hand_over(letter)
+
+
+def drop(play: Play, said: Said) -> None:
+    for letter in choose(play, said):
+        play.stage.lose(letter)
+
+
+def drop_all(play: Play, _: Said) -> None:
+    for letter in play.stage.letters(ANYBODY, ANYBODY):
+        play.stage.lose(letter)
+
+
+def duplicate(play: Play, said: Said) -> None:
+    for letter in choose(play, said):
+        play.stage.duplicate(letter.number)
+
+
+def reorder(play: Play, said: Said) -> None:
+    play.stage.reorder(said.node("FROM"), said.node("TO"), said.numbers("NUMBER"))
+
+
+def settle(play: Play, said: Said) -> None:
+    play.stage.flow(said.nodes() if "NODE" in said else tuple(play.stage.nodes))
+
+
+def cut(play: Play, said: Said) -> None:
+    stage = play.stage
+    links = [(said.node("FROM"), said.node("TO"))]
+    if "<->" in said:
+        links.append((said.node("TO"), said.node("FROM")))
+    links = [
+        (source, target)
+        for source, target in stage.network.links
+        if any(one in (ANYBODY, source) and other in (ANYBODY, target) for one, other in links)
+        and (source, target) not in stage.broken
+    ]
+    stage.broken.update(links)
+    stage.network.cut(links)
+
+
+def heal(play: Play, _: Said) -> None:
+    play.stage.network.mend(sorted(play.stage.broken))
+    play.stage.broken.clear()
+
+
+# ---- time ----
+
+
+def wake(play: Play, said: Said) -> None:
+    play.stage.wake(said.node())
+
+
+def run(play: Play, said: Said) -> None:
+    play.stage.pass_time(said.seconds())
+
+
+# ---- disks ----
+
+
+def hold_flushes(play: Play, said: Said) -> None:
+    for number in said.nodes():
+        play.stage.acting(number)
+        play.stage.holding.add(number)
+
+
+def flush(play: Play, said: Said) -> None:
+    play.stage.flush(said.node())
+
+
+def release_flushes(play: Play, said: Said) -> None:
+    for number in said.nodes():
+        play.stage.holding.discard(number)
+        play.stage.let_go(number)
+
+
+def fail_flush(play: Play, said: Said) -> None:
+    play.stage.nodes[said.node()].disk.fail_next_flush()
+
+
+def fill_disk(play: Play, said: Said) -> None:
+    play.stage.nodes[said.node()].disk.set_full(True)
+
+
+def free_disk(play: Play, said: Said) -> None:
+    play.stage.nodes[said.node()].disk.set_full(False)
+
+
+def damage(play: Play, said: Said) -> None:
+    play.stage.narrator.say(f"{play.stage.name(said.node())}'s disk decays")
+    play.stage.damage(said.node(), said.number("OFFSET"))
+
+
+def check(play: Play, said: Said) -> None:
+    play.stage.scrub(said.node())
+
+
+# ---- processes ----
+
+
+def crash(play: Play, said: Said) -> None:
+    for number in said.nodes():
+        play.stage.narrator.say(f"{play.stage.name(number)} crashes")
+        play.stage.end(number, losing="losing" in said)
+
+
+def power_loss(play: Play, said: Said) -> None:
+    """Chance decides about every write that was not flushed: `seed` chooses another."""
+    for number in said.nodes():
+        play.stage.up(number)
+        play.stage.narrator.say(f"{play.stage.name(number)} loses its power")
+        play.stage.power_loss(number)
+        play.stage.forget(number)
+
+
+def restart(play: Play, said: Said) -> None:
+    stage = play.stage
+    for number in said.nodes():
+        if stage.hosted(number, 0) is not None:
+            stage.end(number, losing=False)
+        stage.start(number)
+    stage.calm()
+
+
+def wipe(play: Play, said: Said) -> None:
+    """The node goes down and its disk is empty: whatever restarts there is another incarnation."""
+    stage = play.stage
+    for number in said.nodes():
+        stage.narrator.say(f"{stage.name(number)} is wiped")
+        stage.wipe(number)
+        stage.forget(number)
+        stage.account.wiped(number)
+
+
+def pause(play: Play, said: Said) -> None:
+    for number in said.nodes():
+        play.stage.pause_process(number)
+
+
+def resume(play: Play, said: Said) -> None:
+    for number in said.nodes():
+        play.stage.resume_process(number)
+
+
+Act = Callable[[Play, Said], None]
+
+ACTS: dict[str, Act] = {
+    "elect NODE [with VOTER...]": elect,
+    "campaign NODE [with VOTER...]": campaign,
+    "appoint NODE": appoint,
+    "propose NODE [TEXT...] as NAME": propose,
+    "propose NODE NUMBER bytes as NAME": propose_bytes,
+    "deliver all": deliver_all,
+    "deliver all [MESSAGE] FROM -> TO": deliver,
+    "deliver [last] [MESSAGE] FROM -> TO": deliver,
+    "drop all": drop_all,
+    "drop all [MESSAGE] FROM -> TO": drop,
+    "drop [last] [MESSAGE] FROM -> TO": drop,
+    "duplicate [last] [MESSAGE] FROM -> TO": duplicate,
+    "reorder FROM -> TO = NUMBER...": reorder,
+    "settle [NODE...]": settle,
+    "cut FROM ->|<-> TO": cut,
+    "heal": heal,
+    "wake NODE": wake,
+    "run TIME": run,
+    "hold flushes NODE...": hold_flushes,
+    "flush NODE": flush,
+    "release flushes NODE...": release_flushes,
+    "fail flush NODE": fail_flush,
+    "fill disk NODE": fill_disk,
+    "free disk NODE": free_disk,
+    "damage NODE offset OFFSET": damage,
+    "check NODE": check,
+    "crash NODE... [losing unflushed]": crash,
+    "power-loss NODE...": power_loss,
+    "restart NODE...": restart,
+    "wipe NODE...": wipe,
+    "pause NODE...": pause,
+    "resume NODE...": resume,
+}

@@ -1,0 +1,218 @@
+"""Expectations: what a line says the world is like, and what is found instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quorate.batch import decode_records
+from quorate.core.entry import Kind
+from quorate.host.parcel import unpacked
+from quorate.sim.scenario_acts import PADDING, Play, choose
+from quorate.sim.scenario_log import admits, log_items, write_items
+from quorate.sim.scenario_script import EXPECT_TRACE, UNANSWERED, Said
+from quorate.sim.scenario_stage import is_called, letter_name
+from quorate.storage.frame import Frame
+
+READ_BYTES = 1 << 20
+
+Found = str | None
+"""What is there instead; None if everything is as expected."""
+
+
+def expect_log(play: Play, said: Said) -> Found:
+    return _logs(play, said, lambda replica: None)
+
+
+def expect_flushed(play: Play, said: Said) -> Found:
+    return _logs(play, said, lambda replica: replica.durable.offset)
+
+
+def _logs(play: Play, said: Said, upto: Callable[[Any], int | None]) -> Found:
+    stage = play.stage
+    for number in said.nodes():
+        replica = stage.up(number)
+        found = log_items(replica.log, stage.narrator.entries, upto(replica))
+        if not admits(said.items(), found):
+            written = write_items(found, stage.cast.origin)
+            return f"{written} on {stage.name(number)}" if len(said.nodes()) > 1 else written
+    return None
+
+
+def _each(play: Play, said: Said, wanted: str, look: Callable[[Any], str]) -> Found:
+    """The same of every node named."""
+    for number in said.nodes():
+        found = look(play.stage.up(number))
+        if found != wanted:
+            return f"{found} on {play.stage.name(number)}" if len(said.nodes()) > 1 else found
+    return None
+
+
+def expect_role(play: Play, said: Said) -> Found:
+    for number in said.nodes():
+        hosted = play.stage.hosted(number, 0)
+        found = _role(hosted.replica) if hosted is not None else "down"
+        if found != said.word("ROLE"):
+            return f"{found} on {play.stage.name(number)}" if len(said.nodes()) > 1 else found
+    return None
+
+
+def _role(replica: Any) -> str:
+    return str(replica.role.name) if replica.is_voter else "learner"
+
+
+def expect_epoch(play: Play, said: Said) -> Found:
+    return _each(play, said, str(said.number("EPOCH")), lambda replica: str(replica.epoch))
+
+
+def expect_vote(play: Play, said: Said) -> Found:
+    stage = play.stage
+    vote = stage.up(said.node()).vote
+    found = stage.name(vote.node) if vote is not None else "none"
+    return None if found == (stage.name(said.node("VOTER")) if "VOTER" in said else "none") else found
+
+
+def expect_commit(play: Play, said: Said) -> Found:
+    teller = play.stage.teller
+    wanted = teller.offset(said.number("OFFSET"))
+    return _each(play, said, wanted, lambda replica: teller.offset(replica.commit))
+
+
+def expect_applied(play: Play, said: Said) -> Found:
+    stage = play.stage
+    for number in said.nodes():
+        stage.up(number)
+        hosted = stage.hosted(number, 0)
+        assert hosted is not None
+        if hosted.applied.offset != said.number("OFFSET"):
+            return f"{stage.teller.offset(hosted.applied.offset)} on {stage.name(number)}"
+    return None
+
+
+def expect_leader(play: Play, said: Said) -> Found:
+    """Old leaders may not know yet: whoever leads the highest epoch."""
+    stage = play.stage
+    leaders = stage.leaders(0)
+    newest = max(leaders, key=lambda number: int(stage.up(number).epoch), default=0)
+    wanted = said.node() if "NODE" in said else 0
+    return None if newest == wanted else (stage.name(newest) if newest else "none")
+
+
+def expect_snapshot(play: Play, said: Said) -> Found:
+    stage = play.stage
+    wanted = stage.teller.offset(said.number("OFFSET"))
+
+    def look(replica: Any) -> str:
+        return stage.teller.offset(replica.snapshot.last.offset) if replica.snapshot is not None else "none"
+
+    return _each(play, said, wanted, look)
+
+
+def expect_cuts(play: Play, said: Said) -> Found:
+    found = play.stage.narrator.cuts[said.node()]
+    return None if found == said.number("NUMBER") else str(found)
+
+
+def expect_at_rest(play: Play, said: Said) -> Found:
+    wanted = "rest" in said
+    for number in said.nodes():
+        if (play.stage.up(number).deadline() is None) is not wanted:
+            return f"{play.stage.name(number)} {'waiting for a timer' if wanted else 'at rest'}"
+    return None
+
+
+def expect_answer(play: Play, said: Said) -> Found:
+    reply = play.answers[said.word("PROPOSAL")]
+    wanted = " ".join(said.words("ANSWER"))
+    if reply is None:
+        return None if wanted == UNANSWERED else UNANSWERED
+    right = wanted == reply.outcome and ("OFFSET" not in said or said.number("OFFSET") == reply.offset)
+    return None if right else play.stage.teller.reply(reply)
+
+
+def expect_visible(play: Play, said: Said) -> Found:
+    """What a client can read on a node: settled records, nothing else."""
+    found = _records(play, said.node())
+    if found == (list(said.words("TEXT")) if "TEXT" in said else []):
+        return None
+    return " ".join(f'"{value}"' for value in found) or "nothing"
+
+
+def _records(play: Play, number: int) -> list[str]:
+    stage = play.stage
+    at = stage.acting(number).log.base.offset + 1
+    values: list[str] = []
+    while True:
+        answers: list[list[Frame]] = []
+        stage.fetch(number, 0, at, READ_BYTES, lambda frames, commit, base: answers.append(frames))
+        stage.calm()
+        if not answers or not answers[0]:
+            return values
+        for frame in answers[0]:
+            if frame.header.kind == Kind.RECORDS:
+                values += [
+                    (record.value or b"").decode().rstrip(PADDING) for record in decode_records(frame.payload)
+                ]
+        at = answers[0][-1].header.last + 1
+
+
+def expect_messages(play: Play, said: Said) -> Found:
+    stage = play.stage
+    ends = (said.node("FROM"), said.node("TO")) if "FROM" in said else (0, 0)
+    waiting = stage.letters(*ends)
+    wanted = said.words("MESSAGE")
+    if wanted == ("none",):
+        wanted = ()
+    if len(wanted) == len(waiting) and all(map(is_called, waiting, wanted)):
+        return None
+    return " ".join(map(letter_name, waiting)) or "none"
+
+
+def expect_message(play: Play, said: Said) -> Found:
+    """The message that `deliver` would deliver has these fields: `prev 1-1 and entries 1-2 1-3`."""
+    letter = choose(play, said)[0]
+    fields = play.stage.teller.fields(unpacked(letter.parcel))
+    for wanted in " ".join(said.words("FIELD")).split(" and "):
+        name = wanted.removeprefix("not ").split(" ")[0]
+        if fields.get(name, f"not {name}") != wanted:
+            return " and ".join(fields.values())
+    return None
+
+
+def expect_report(play: Play, said: Said) -> Found:
+    reports = [report.what for node, report in play.stage.reports if node == said.node()]
+    wanted = said.word("TEXT")
+    return None if any(wanted in report for report in reports) else "; ".join(reports) or "none"
+
+
+def expect_trace(play: Play, said: Said) -> Found:
+    raise AssertionError("traces are compared by whoever can rewrite them")
+
+
+Expectation = Callable[[Play, Said], Found]
+
+EXPECTATIONS: dict[str, Expectation] = {
+    "expect log NODE... = ENTRIES...": expect_log,
+    "expect flushed NODE... = ENTRIES...": expect_flushed,
+    "expect role NODE... = ROLE": expect_role,
+    "expect leader = NODE": expect_leader,
+    "expect no leader": expect_leader,
+    "expect epoch NODE... = EPOCH": expect_epoch,
+    "expect vote NODE = none": expect_vote,
+    "expect vote NODE = VOTER": expect_vote,
+    "expect commit NODE... = OFFSET": expect_commit,
+    "expect applied NODE... = OFFSET": expect_applied,
+    "expect snapshot NODE... = OFFSET": expect_snapshot,
+    "expect cuts NODE = NUMBER": expect_cuts,
+    "expect at rest NODE...": expect_at_rest,
+    "expect awake NODE...": expect_at_rest,
+    "expect answer PROPOSAL = ANSWER... at OFFSET": expect_answer,
+    "expect answer PROPOSAL = ANSWER...": expect_answer,
+    "expect visible NODE = nothing": expect_visible,
+    "expect visible NODE = TEXT...": expect_visible,
+    "expect messages = MESSAGE...": expect_messages,
+    "expect messages FROM -> TO = MESSAGE...": expect_messages,
+    "expect message [last] MESSAGE FROM -> TO has FIELD...": expect_message,
+    "expect report NODE TEXT": expect_report,
+    EXPECT_TRACE: expect_trace,
+}
