@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from time import perf_counter
+from typing import cast
 
 import uvloop
 
@@ -22,8 +23,7 @@ PROCESS_TIMEOUT_S = 30.0
 
 class _Echo(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
@@ -41,8 +41,7 @@ class _Caller(asyncio.Protocol):
         self._sent_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._send()
 
     def _send(self) -> None:
@@ -76,7 +75,7 @@ async def round_trips(message: bytes, *, seconds: float) -> list[float]:
         port = int(await asyncio.wait_for(process.stdout.readline(), PROCESS_TIMEOUT_S))
         loop = asyncio.get_running_loop()
         transport, caller = await loop.create_connection(lambda: _Caller(message, seconds), "127.0.0.1", port)
-        await caller.done
+        await asyncio.wait_for(caller.done, seconds + PROCESS_TIMEOUT_S)
         transport.close()
         return sorted(caller.found)
     finally:

@@ -57,9 +57,8 @@ def run(say: Say = lambda _: None, *, quick: bool = False) -> Report:
     shares = profile(range(3 if quick else PROFILED_SEEDS))
     notes = [
         f"seeds 0 to {batches * per_batch - 1} under every kind of fault; each sample is {per_batch} of them",
-        "an event is one thing off the world's queue: a message, a completed flush, a timer, a client, a fault",
-        "shares are of the profiled time, which makes calls look dearer than they are; built-in functions count "
-        "for whoever calls them",
+        "an event is one thing off the world's queue: a message, a flush, a timer, a client, a fault",
+        "shares are of profiled time, where calls look dearer than they are; built-ins count for callers",
     ]
     if violations:
         notes.append(f"{violations} violations were found: a violated world ends early, so see to them first")

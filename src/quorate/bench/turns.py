@@ -14,7 +14,7 @@ def in_turns(
     """Every side once a repetition, in an order that is turned round each time."""
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for repetition in range(repetitions):
-        order = list(sides) if repetition % 2 == 0 else list(reversed(sides))
+        order = list(sides) if repetition % 2 == 0 else list(sides)[::-1]
         for name in order:
             say(f"{name}, {repetition + 1} of {repetitions}")
             samples[name].append(sides[name]())

@@ -28,10 +28,12 @@ def run(say: Say = lambda _: None, *, directory: Path | None = None, quick: bool
     notes = [
         "the real store on a real disk; every append is flushed before it counts",
         "raw: one process appends the same payloads to a new file, with the same number of fdatasync calls",
-        "opening: in a process of its own; checking and reading: from the page cache, so that work is compared",
+        "opening: in a process of its own; checking and reading: from the page cache, so that work counts",
     ]
     if filesystem in machine.IN_MEMORY:
-        notes.append("this directory is in memory, where flushes cost nothing: choose another with --directory")
+        notes.append(
+            "this directory is in memory, where flushes cost nothing: choose another with --directory"
+        )
     return Report(
         bench="wal",
         title="the log on this machine's disk",

@@ -1,4 +1,4 @@
-"""Group commit beside raw writes: large entries against the disk's own pace, small ones against one flush each."""
+"""Group commit beside raw writes: large entries against the disk's pace, small ones against a flush each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ PARTITIONS = 100
 MIB = 1 << 20
 
 
-def large_entries(directory: Path, say: Say, *, count: int, repetitions: int) -> tuple[list[Figure], list[Claim]]:
+def large_entries(
+    directory: Path, say: Say, *, count: int, repetitions: int
+) -> tuple[list[Figure], list[Claim]]:
     """64 KiB entries through the store, and the same bytes raw with as many flushes."""
     payload = payload_of(LARGE_BYTES)
     flushes: list[int] = []
@@ -53,7 +55,9 @@ def large_entries(directory: Path, say: Say, *, count: int, repetitions: int) ->
     )
 
 
-def small_entries(directory: Path, say: Say, *, count: int, repetitions: int) -> tuple[list[Figure], list[Claim]]:
+def small_entries(
+    directory: Path, say: Say, *, count: int, repetitions: int
+) -> tuple[list[Figure], list[Claim]]:
     """256 B entries over many partitions through the store, and one write and flush per entry."""
     payload = payload_of(SMALL_BYTES)
     raw_count = max(count // 20, 100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
 from time import perf_counter
@@ -43,14 +44,15 @@ def long_logs(
         build(path, size)
     opened: dict[Path, list[Opened]] = {long: [], short: []}
 
-    def open_in_a_process(path: Path) -> float:
-        opened[path].append(measure_in_a_process(path))
-        return opened[path][-1].seconds
+    def opening(path: Path) -> Callable[[], float]:
+        def measured() -> float:
+            opened[path].append(measure_in_a_process(path))
+            return opened[path][-1].seconds
+
+        return measured
 
     names = {f"opening {long_mib} MiB": long, f"opening {short_mib} MiB": short}
-    in_turns(
-        {name: (lambda path=path: open_in_a_process(path)) for name, path in names.items()}, repetitions, say
-    )
+    in_turns({name: opening(path) for name, path in names.items()}, repetitions, say)
     checks = check_beside_reading(long, say, repetitions)
     grown = [
         (one.memory_bytes - other.memory_bytes) / MIB
@@ -61,17 +63,25 @@ def long_logs(
         [
             *(figure(name, "s", [found.seconds for found in opened[path]]) for name, path in names.items()),
             figure(f"read to open {long_mib} MiB", "MiB", read),
-            figure(f"read to open {short_mib} MiB", "MiB", [found.bytes_read / MIB for found in opened[short]]),
-            figure(f"memory to open {long_mib} MiB", "MiB", [found.memory_bytes / MIB for found in opened[long]]),
             figure(
-                f"memory to open {short_mib} MiB", "MiB", [found.memory_bytes / MIB for found in opened[short]]
+                f"read to open {short_mib} MiB", "MiB", [found.bytes_read / MIB for found in opened[short]]
+            ),
+            figure(
+                f"memory to open {long_mib} MiB", "MiB", [found.memory_bytes / MIB for found in opened[long]]
+            ),
+            figure(
+                f"memory to open {short_mib} MiB",
+                "MiB",
+                [found.memory_bytes / MIB for found in opened[short]],
             ),
             figure(f"checking {long_mib} MiB", "s", checks["check"]),
             figure("reading and checksumming the files", "s", checks["read"]),
         ],
         [
             at_most(2.5, "a full check beside reading and checksumming", "times", ratios(**_sides(checks))),
-            at_most(MEMORY_GROWTH_MAX_MIB, f"memory of {long_mib} MiB over that of {short_mib} MiB", "MiB", grown),
+            at_most(
+                MEMORY_GROWTH_MAX_MIB, f"memory of {long_mib} MiB over that of {short_mib} MiB", "MiB", grown
+            ),
         ],
     )
 

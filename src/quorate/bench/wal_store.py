@@ -140,9 +140,7 @@ def payload_of(size: int, seed: int = 1) -> bytes:
     value = Random(seed).randbytes(size)
     sizes = range(size - batch.BATCH_MIN, 0, -1)
     return next(
-        payload
-        for length in sizes
-        if len(payload := batch.encode_records([(None, value[:length])])) <= size
+        payload for length in sizes if len(payload := batch.encode_records([(None, value[:length])])) <= size
     )
 
 

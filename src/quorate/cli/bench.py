@@ -33,7 +33,9 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and fewer: a look, not a figure.")] = False,
     directory: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Measure the disk that holds this directory (it is left as it was)."),
+        typer.Option(
+            metavar="DIR", help="Measure the disk that holds this directory (it is left as it was)."
+        ),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a bound is missed.")] = False,
 ) -> None:
@@ -47,7 +49,9 @@ def bench(
     if what not in BENCHES:
         raise no_such("benchmark", what, BENCHES)
     if directory is not None and not directory.is_dir():
-        raise WrongUsage(f"there is no directory {str(directory)!r}; make it, or name another with --directory")
+        raise WrongUsage(
+            f"there is no directory {str(directory)!r}; make it, or name another with --directory"
+        )
     report = BENCHES[what](quick, directory)
     if json:
         say.print_json(report)
@@ -95,15 +99,20 @@ def show(report: Report) -> None:
     out.print(" · ".join(f"{key} {value}" for key, value in report.machine.items()), style="dim")
     out.print(
         say.table(
-            "", ("measured", "median", "min – max", "samples"), map(_figure_row, report.figures), right=(1, 2, 3)
+            "",
+            ("measured", "median", "min – max", "samples"),
+            map(_figure_row, report.figures),
+            right=(1, 2, 3),
         )
     )
     if report.shares:
-        rows = [(share.name, f"{share.percent:.1f} %", "█" * round(share.percent / 2)) for share in report.shares]
+        rows = [
+            (share.name, f"{share.percent:.1f} %", "█" * round(share.percent / 2)) for share in report.shares
+        ]
         out.print(say.table("", ("where the time goes", "share", ""), rows, right=(1,)))
     if report.claims:
-        rows = [_claim_row(claim) for claim in report.claims]
-        out.print(say.table("", ("promised", "wanted", "median", "min – max", ""), rows, right=(1, 2, 3)))
+        columns = ("promised", "wanted", "median", "min – max", "")
+        out.print(say.table("", columns, map(_claim_row, report.claims), right=(1, 2, 3)))
     for note in report.notes:
         out.print(f"· {note}")
     out.print(f"· again: {report.command}")

@@ -20,6 +20,8 @@ from quorate.cli.wrong import WrongUsage, in_one_line
 WRONG_USAGE, INTERRUPTED, READER_LEFT = 2, 130, 141
 """The last two as a shell reports a process that SIGINT or SIGPIPE ended."""
 
+STDOUT = 1
+
 app = typer.Typer(
     name="quorate",
     add_completion=False,
@@ -44,7 +46,8 @@ def _print_version(wanted: bool) -> None:
 def quorate(
     context: typer.Context,
     version: Annotated[  # the callback prints it
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is."),
     ] = False,
 ) -> None:
     """A replicated log store in which each topic chooses how its copies agree."""
@@ -95,5 +98,5 @@ def _with_pointer(wrong: typer.TyperException) -> str:
 
 def _quietly() -> int:
     """Whoever read our output has left (`| head`): no complaint, now or when Python flushes at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
     return READER_LEFT

@@ -1,6 +1,6 @@
 """Words and tables for people, on a terminal or without one.
 
-Results are printed to stdout. Progress goes to stderr: live on a terminal, plain lines now and then elsewhere.
+Results are printed to stdout. Progress goes to stderr: live on a terminal, a line now and then elsewhere.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ def print_json(thing: Any) -> None:
     print(msgspec.json.format(msgspec.json.encode(thing), indent=2).decode())
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> Table:
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
+) -> Table:
     """A table whose columns numbered in `right` hold numbers."""
     from rich import box
     from rich.table import Table
 
-    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    made = Table(
+        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
+    )
     for number, column in enumerate(columns):
         made.add_column(column, justify="right" if number in right else "left", overflow="fold")
     for row in rows:

@@ -1,4 +1,43 @@
+"""`quorate scenario`: stories in the text language of docs/SCENARIOS.md, played against the real code."""
+
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from quorate.cli.wrong import WrongUsage
+
+EPILOG = """\b
+[bold]Examples[/bold]
+quorate scenario tests/scenarios/raft/*.txt      play them all
+quorate scenario --rewrite story.txt             what its traces say becomes what is expected
+
+[bold]Exit code[/bold]
+0 all went as expected, 1 something did not, 2 a file cannot be read or understood.
+"""
+
+
 def register(app: typer.Typer) -> None:
-    pass
+    app.command("scenario", epilog=EPILOG)(scenario)
+
+
+def scenario(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenario files.")],
+    rewrite: Annotated[
+        bool,
+        typer.Option("--rewrite", help="Write traces that differ into the files; read the diff afterwards."),
+    ] = False,
+) -> None:
+    """Play scenarios, and say with file and line where the world was not as they expect."""
+    for file in files:
+        if file.is_dir():
+            raise WrongUsage(f"{str(file)!r} is a directory; name the files in it, as in {file}/*.txt")
+        if not file.exists():
+            raise WrongUsage(
+                f"there is no file {str(file)!r}; scenarios of this project are in tests/scenarios"
+            )
+    from quorate.sim.scenario import run_files
+
+    raise typer.Exit(run_files(files, rewrite=rewrite))

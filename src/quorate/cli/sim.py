@@ -57,12 +57,15 @@ def register(app: typer.Typer) -> None:
 def sim(
     protocol: Annotated[str, typer.Argument(metavar="raft", help="How the copies agree.")],
     seeds: Annotated[
-        str | None, typer.Option(metavar="FIRST:END", help=f"A range of worlds, END left out. [default: {SEEDS}]")
+        str | None,
+        typer.Option(metavar="FIRST:END", help=f"A range of worlds, END left out. [default: {SEEDS}]"),
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", min=0, help="One world.")] = None,
     faults: Annotated[str, typer.Option(metavar="NAMES", help="What goes wrong: see below.")] = "all",
     nodes: Annotated[int, typer.Option(metavar="N", min=1, max=NODES_MAX, help="How many nodes vote.")] = 3,
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Processes; the results are the same.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, max=256, help="Processes; the results are the same.")
+    ] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
     trace: Annotated[
         str | None, typer.Option(metavar="[FILE]", help="The story, one line an event, to stdout or a file.")
@@ -72,7 +75,8 @@ def sim(
     ] = None,
     shrink: Annotated[bool, typer.Option("--shrink", help="Make a failing seed's story shorter.")] = False,
     learners: Annotated[
-        int | None, typer.Option(metavar="N", min=0, max=3, help="Nodes that follow and do not vote. [default: drawn]")
+        int | None,
+        typer.Option(metavar="N", min=0, max=3, help="Nodes that follow and do not vote. [default: drawn]"),
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="0,3,…", help="Only these faults of the schedule; `none` for none.")
@@ -81,7 +85,8 @@ def sim(
         float | None, typer.Option(metavar="S", min=0.0, help="Faults and load end at this virtual second.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=NUMBER", help="A tunable, instead of the drawn one.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=NUMBER", help="A tunable, instead of the drawn one."),
     ] = None,
 ) -> None:
     """Run a protocol through made-up worlds full of faults, and check every invariant after every event."""
@@ -120,7 +125,9 @@ def chosen_seeds(seed: int | None, seeds: str | None, *, one: bool) -> range:
         raise WrongUsage("--trace, --story and --shrink tell of one world; name it with --seed N")
     chosen = parse_seeds(seeds if seeds is not None else SEEDS)
     if one and len(chosen) > 1:
-        raise WrongUsage(f"--trace, --story and --shrink tell of one world, not {len(chosen)}; name it with --seed N")
+        raise WrongUsage(
+            f"--trace, --story and --shrink tell of one world, not {len(chosen)}; name it with --seed N"
+        )
     return chosen
 
 
@@ -204,10 +211,10 @@ def parse_faults(text: str) -> tuple[str, ...]:
 def tell_many(plans: list[Plan], *, json: bool, jobs: int) -> bool:
     """True if something was violated."""
     from quorate.cli.sweep import verdicts
-    from quorate.cli.worlds import Totals, show, summary, watched
+    from quorate.cli.worlds import Totals, of_seeds, show, summary, watched
 
     totals = Totals(plans[0].protocol)
-    watched(verdicts(plans, jobs), totals, len(plans))
+    watched(verdicts(plans, jobs), totals, of_seeds(len(plans)))
     found = totals.finish()
     if json:
         say.print_json(found)
@@ -224,11 +231,9 @@ def tell_many(plans: list[Plan], *, json: bool, jobs: int) -> bool:
 def tell_one(plan: Plan, *, json: bool, trace: str | None, story: Path | None, shrink: bool) -> bool:
     from quorate.sim.run import run_plan
 
+    if shrink:
+        plan = shrunk(plan)
     verdict = run_plan(plan, trace=True)
-    if shrink and verdict.violations:
-        plan, verdict = shrunk(plan, verdict)
-    elif shrink:
-        say.progress_line(f"seed {plan.seed}: nothing was violated, so there is nothing to shrink")
     if trace == STDOUT:
         for happening in verdict.happenings or ():
             print(happening)
@@ -259,8 +264,22 @@ def tell_verdict(plan: Plan, verdict: Verdict, *, json: bool, on_stderr: bool) -
     out.print(f"[bold]{summary(totals)}[/bold]", soft_wrap=True)
 
 
-def shrunk(plan: Plan, verdict: Verdict) -> tuple[Plan, Verdict]:
-    raise NotImplementedError
+def shrunk(plan: Plan) -> Plan:
+    """The shortest plan found that breaks the same invariant; the plan itself if it breaks none."""
+    from quorate.sim.shrink import shrink
+
+    def progress(shorter: Plan, events: int) -> None:
+        say.progress_line(f"a story of {events:,} events: {shorter.command()}")
+
+    found = shrink(plan, progress=progress)
+    if found is None:
+        say.progress_line(f"seed {plan.seed}: nothing was violated, so there is nothing to shrink")
+        return plan
+    say.progress_line(
+        f"from {found.events_before:,} to {found.events:,} events, from {found.faults_before} to "
+        f"{found.faults_count} faults, in {found.runs} runs: {found.plan.command()}"
+    )
+    return found.plan
 
 
 def drawn(plan: Plan, verdict: Verdict) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
-
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from quorate.cli import say
 from quorate.sim.run import Sum, Verdict, Violation
@@ -65,44 +63,59 @@ class Totals:
         return self.sum
 
 
-def watched(verdicts: Iterable[Verdict], totals: Totals, count: int) -> None:
+Progressed = Callable[[Totals], float]
+"""How much of the work is done, from 0 to 1."""
+
+
+def watched(verdicts: Iterable[Verdict], totals: Totals, progressed: Progressed) -> None:
     """Sum up verdicts as they come, while a person can see how far it is."""
     screen = say.console(stderr=True)
-    shown = _live(verdicts, totals, count, screen) if screen.is_terminal else _plain(verdicts, totals, count)
-    for verdict in shown:
-        totals.add(verdict)
+    if screen.is_terminal:
+        _live(verdicts, totals, progressed, screen)
+    else:
+        _plain(verdicts, totals, progressed)
 
 
-def _live(verdicts: Iterable[Verdict], totals: Totals, count: int, screen: Console) -> Iterator[Verdict]:
+def of_seeds(count: int) -> Progressed:
+    return lambda totals: totals.sum.seeds / count
+
+
+def of_seconds(seconds: float) -> Progressed:
+    return lambda totals: min(totals.taken / seconds, 1.0)
+
+
+def _live(verdicts: Iterable[Verdict], totals: Totals, progressed: Progressed, screen: Console) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
-        TextColumn("{task.completed}/{task.total} seeds"),
         TextColumn("{task.fields[found]}"),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=screen, transient=True) as progress:
-        task = progress.add_task(totals.sum.protocol, total=count, found="")
+        task = progress.add_task(totals.sum.protocol, total=1.0, found="")
         for verdict in verdicts:
-            yield verdict
-            progress.update(task, advance=1, found=_so_far(totals))
+            totals.add(verdict)
+            progress.update(task, completed=progressed(totals), found=_so_far(totals))
 
 
-def _plain(verdicts: Iterable[Verdict], totals: Totals, count: int) -> Iterator[Verdict]:
+def _plain(verdicts: Iterable[Verdict], totals: Totals, progressed: Progressed) -> None:
     told = monotonic()
     for verdict in verdicts:
-        yield verdict
-        if monotonic() - told >= PLAIN_EVERY_S and totals.sum.seeds < count:
+        totals.add(verdict)
+        done = progressed(totals)
+        if monotonic() - told >= PLAIN_EVERY_S and done < 1:
             told = monotonic()
-            left = totals.taken / totals.sum.seeds * (count - totals.sum.seeds)
-            say.progress_line(f"{totals.sum.seeds}/{count} seeds, {_so_far(totals)}, {say.duration(left)} left")
+            left = totals.taken / done * (1 - done)
+            say.progress_line(f"{done:4.0%}  {_so_far(totals)}, {say.duration(left)} left")
 
 
 def _so_far(totals: Totals) -> str:
     found = len(totals.sum.violations)
     violations = f"{found} violation{'s' if found != 1 else ''}"
     rate = f"{totals.sum.events_per_second:,.0f}/s"
-    return f"{totals.sum.events:,} events ({rate}), {violations}"
+    return f"{totals.sum.seeds:,} worlds, {totals.sum.events:,} events ({rate}), {violations}"
 
 
 # ---- the end of it ----
@@ -146,6 +159,6 @@ def summary(totals: Totals) -> str:
     count = len(found.violations)
     verdict = "nothing was violated" if not count else f"{count:,} violation{'s' if count > 1 else ''}"
     return (
-        f"{found.protocol}: {found.seeds:,} world{'s' if found.seeds != 1 else ''}, {found.events:,} events in "
-        f"{say.duration(totals.taken)} ({found.events_per_second:,.0f} events/s): {verdict}"
+        f"{found.protocol}: {found.seeds:,} world{'s' if found.seeds != 1 else ''}, {found.events:,} events "
+        f"in {say.duration(totals.taken)} ({found.events_per_second:,.0f} events/s): {verdict}"
     )

@@ -40,7 +40,9 @@ def check_writable(file: Path | None) -> None:
     if file.is_dir():
         raise WrongUsage(f"cannot write {str(file)!r}: it is a directory; name a file in it")
     if not file.parent.is_dir():
-        raise WrongUsage(f"cannot write {str(file)!r}: there is no directory {str(file.parent)!r}; make it first")
+        raise WrongUsage(
+            f"cannot write {str(file)!r}: there is no directory {str(file.parent)!r}; make it first"
+        )
 
 
 def in_words(error: OSError) -> str:

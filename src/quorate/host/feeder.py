@@ -62,7 +62,7 @@ class Feeder:
             else:
                 done(events.SnapshotFailed(str(error)))
 
-        self._store.save_snapshot(hosted.partition, snapshot, data, saved)
+        self._store.save_snapshot(hosted.partition, snapshot.last, snapshot.checksum, data, saved)
 
     def restore(self, hosted: Hosted, snapshot: Snapshot) -> None:
         """The installed snapshot is durable: let the machine be what it says."""

@@ -6,9 +6,9 @@
 (a chain of CRC-32C), and what does not is checksummed by whoever puts it there. The attachment is written
 and read as it is: entries are never copied through a codec.
 
-A letter that fits into the receiving buffer is copied out of it, so that an entry which lives on keeps
-only its own letter in memory. A larger one is received straight into memory of its own, which grows with
-what has arrived: a length alone allocates nothing (rule 10).
+A large letter is a view of what arrived, where it arrived in one piece; a small one is copied out, so that
+an entry which lives on keeps little more than itself in memory. A letter in several pieces is put together
+when all of it is there: a length alone allocates nothing (rule 10).
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ ATTACHMENT_BYTES_MAX = FRAME_PAYLOAD_MAX + FRAME_HEAD_BYTES + (4 << 20)
 LETTER_BYTES_MAX = ATTACHMENT_BYTES_MAX + (1 << 20)
 HELLO_BYTES_MAX = 1024
 """Strangers get no more than this."""
-NEAR_BYTES = 256 << 10
-FAR_BYTES_FIRST = 2 << 20
+VIEW_BYTES_MIN = 16 << 10
+"""Smaller letters do not hold on to the chunk that they came in."""
+JOIN_BYTES_MAX = 4 << 10
+"""Letters up to this size are written as one buffer: copying is cheaper than listing the pieces."""
 
 _HEAD = struct.Struct(">III")
 _TOTAL = struct.Struct(">I")
@@ -62,7 +64,7 @@ def opened(letter: Buffer) -> tuple[Buffer, memoryview]:
     return envelope, view[_REST_BYTES + envelope_bytes :]
 
 
-class Letters(asyncio.BufferedProtocol):
+class Letters(asyncio.Protocol):
     """One connection: letters come in one by one; buffers gather and go out together.
 
     Subclasses say what to do with a letter (`letter_received`), and what to do when a chunk of them has been
@@ -73,12 +75,10 @@ class Letters(asyncio.BufferedProtocol):
         self.letter_bytes_max = HELLO_BYTES_MAX
         self.closed_because = ""
         self._transport: asyncio.Transport | None = None
-        self._near = bytearray(NEAR_BYTES)
-        self._near_view = memoryview(self._near)
-        self._near_end = 0
-        self._far: bytearray | None = None
-        self._far_end = 0
-        self._far_total = 0
+        self._pieces: list[bytes] = []
+        """The front of a letter that is not all there."""
+        self._pieces_bytes = 0
+        self._wanted_bytes = 0
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
 
@@ -112,15 +112,19 @@ class Letters(asyncio.BufferedProtocol):
         self._outgoing_bytes += bytes_count
 
     def flush(self) -> None:
-        if not self._outgoing:
+        outgoing = self._outgoing
+        if not outgoing:
             return
-        outgoing, self._outgoing = self._outgoing, []
-        self._outgoing_bytes = 0
-        if self._transport is not None and not self._transport.is_closing():
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
             if len(outgoing) == 1:
-                self._transport.write(outgoing[0])
+                transport.write(outgoing[0])
+            elif self._outgoing_bytes <= JOIN_BYTES_MAX:
+                transport.write(b"".join(outgoing))
             else:
-                self._transport.writelines(outgoing)
+                transport.writelines(outgoing)
+        self._outgoing = []
+        self._outgoing_bytes = 0
 
     def close(self, reason: str = "") -> None:
         """What was put before is still sent, if the other side takes it."""
@@ -143,66 +147,42 @@ class Letters(asyncio.BufferedProtocol):
         self.closed_because = self.closed_because or (str(error) if error else "closed by the other side")
         self._transport = None
         self._outgoing.clear()
-        self._far = None
+        self._pieces.clear()
         self.closed()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        if self._far is not None:
-            return memoryview(self._far)[self._far_end :]
-        return self._near_view[self._near_end :]
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
+        if self._pieces:
+            self._pieces.append(data)
+            self._pieces_bytes += len(data)
+            if self._pieces_bytes < self._wanted_bytes:
+                return
+            data = b"".join(self._pieces)
+            self._pieces.clear()
         try:
-            if self._far is not None:
-                self._far_end += nbytes
-                self._fill_far()
-            else:
-                self._near_end += nbytes
-                self._split()
+            self._split(data)
         except BadLetter as bad:
             self.close(str(bad))
         self.chunk_ended()
 
-    def _split(self) -> None:
-        near, view, end, at = self._near, self._near_view, self._near_end, 0
-        total = 0
+    def _split(self, data: bytes) -> None:
+        at, end = 0, len(data)
+        wanted = _TOTAL_BYTES
+        view = memoryview(data)
         while end - at >= _TOTAL_BYTES:
-            total = _TOTAL.unpack_from(near, at)[0]
+            total = _TOTAL.unpack_from(data, at)[0]
             if total > self.letter_bytes_max:
                 raise BadLetter(f"a letter of {total} bytes; at most {self.letter_bytes_max} are taken")
             start = at + _TOTAL_BYTES
             if total > end - start:
+                wanted = _TOTAL_BYTES + total
                 break
             at = start + total
-            self.letter_received(bytes(view[start:at]))
+            letter = view[start:at]
+            # One that fills its chunk, or that is large, stays where it is.
+            self.letter_received(letter if total >= VIEW_BYTES_MIN or at - start > end // 2 else bytes(letter))
             if not self.is_open:
-                self._near_end = 0
                 return
-            total = 0
-        left = end - at
-        if total > NEAR_BYTES // 4:
-            start = at + _TOTAL_BYTES
-            self._begin_far(total, view[start:end])
-            left = 0
-        elif at and left:
-            near[:left] = near[at:end]
-        self._near_end = left
-
-    def _begin_far(self, total: int, front: memoryview) -> None:
-        self._far = bytearray(min(total, FAR_BYTES_FIRST))
-        self._far_total = total
-        self._far_end = len(front)
-        self._far[: len(front)] = front
-
-    def _fill_far(self) -> None:
-        far = self._far
-        assert far is not None
-        if self._far_end < len(far):
-            return
-        if len(far) < self._far_total:
-            # So much has really arrived: as much again may be allocated.
-            self._far = bytearray(min(self._far_total, 2 * len(far)))
-            self._far[: len(far)] = far
-            return
-        self._far = None
-        self.letter_received(far)
+        if at < end:
+            self._pieces.append(data[at:])
+            self._pieces_bytes = end - at
+            self._wanted_bytes = wanted

@@ -142,9 +142,10 @@ class Node:
         for connection in self._unflushed:
             connection.flush()
         self._unflushed.clear()
-        due = self.host.deadline()
-        if due is not None and due < self._timer_due:
-            self._wake_at(due)
+        # Deadlines mostly move away. Where one came nearer, so near that the timer would miss it by more
+        # than WAKE_SLACK_S, it is looked for; while something happens the timer is never further off.
+        if self._timer_due > time.monotonic() + WAKE_SLACK_S:
+            self._wake_at(time.monotonic() + WAKE_SLACK_S)
 
     def unflushed(self, connection: Letters) -> None:
         """Something was put on this connection, to go out with the turn's end."""

@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from quorate.sim.faults import LEADER, Fault
+from quorate.sim.faults import LEADER, Fault, around, between
 from quorate.sim.harm import Harm
 from quorate.sim.invariants import Invariants
 from quorate.sim.network import CALM
@@ -43,6 +43,10 @@ class Chaos:
         self._slow: dict[int, int] = {}
         self._begin: dict[str, Callable[[Fault], None]] = {
             "partition": self._partition,
+            "isolate": self._isolate,
+            "strand": self._strand,
+            "mute": self._isolate,
+            "deaf": self._isolate,
             "storm": self._storm,
             "crash": self._crash,
             "power": self._power,
@@ -93,15 +97,31 @@ class Chaos:
     # --- the network ---
 
     def _partition(self, fault: Fault) -> None:
+        self._cut(fault.links, fault.seconds)
+
+    def _isolate(self, fault: Fault) -> None:
+        for number in self._targets(fault):
+            self._cut(around(fault.kind, number, self.world.setup.nodes), fault.seconds)
+
+    def _strand(self, fault: Fault) -> None:
+        """A leader is cut off together with as many others as are still a minority."""
+        nodes = self.world.setup.nodes
+        for number in self._targets(fault):
+            others = [other for other in nodes if other != number]
+            group = (number, *Random(fault.chance).sample(others, max(0, (len(nodes) - 1) // 2 - 1)))
+            self._cut(between(group, nodes), fault.seconds)
+
+    def _cut(self, links: tuple[tuple[int, int], ...], seconds: float) -> None:
         self.toll.partitions += 1
-        self._tell(0, "partitioned", " ".join(f"n{source}>n{target}" for source, target in fault.links))
-        self.world.network.cut(fault.links)
+        text = " ".join(f"n{source}>n{target}" for source, target in links)
+        self._tell(0, "partitioned", text)
+        self.world.network.cut(links)
 
         def mend() -> None:
-            self.world.network.mend(fault.links)
-            self._tell(0, "healed", " ".join(f"n{source}>n{target}" for source, target in fault.links))
+            self.world.network.mend(links)
+            self._tell(0, "healed", text)
 
-        self._later(fault.seconds, mend)
+        self._later(seconds, mend)
 
     def _storm(self, fault: Fault) -> None:
         assert fault.weather is not None

@@ -55,5 +55,6 @@ def draw(
         height=high,
         viewBox=f"0 0 {wide} {high}",
         role="img",
+        **{"xml:space": "preserve"},
     )
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{picture}\n'

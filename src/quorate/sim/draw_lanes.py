@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 
 from quorate.sim import draw_ink as ink
-from quorate.sim.draw_links import cut_rails, links_of
-from quorate.sim.draw_moments import UNKNOWN, Arrival, Journey, Moment, Sort, State, split_orders
+from quorate.sim.draw_links import cut_rails
+from quorate.sim.draw_moments import UNKNOWN, Arrival, Journey, Moment, Sort, State, links_of, split_orders
 from quorate.sim.draw_sheet import LINE, MARGIN, NAMES_HEIGHT, Label, Sheet, Spot
 from quorate.sim.draw_words import FAULT_MARKS, kind_of
 

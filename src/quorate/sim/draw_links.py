@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
 from quorate.sim import draw_ink as ink
-from quorate.sim.draw_moments import LINKS, Sort
+from quorate.sim.draw_moments import LINKS, Sort, links_of
 from quorate.sim.draw_sheet import Sheet
-from quorate.sim.happening import Happening
-
-PAIR = re.compile(r"n?(\d+)\s*(→|->|>|↔|<->|–|-)\s*n?(\d+)")
-ONE_WAY = ("→", "->", ">")
-
-
-def links_of(happening: Happening) -> list[tuple[int, int]]:
-    """The directions (from, to) that a cut or a healing names; none means all."""
-    one_way = "one way" in happening.text or "one-way" in happening.text
-    if happening.node and happening.peer:
-        ends = (happening.node, happening.peer)
-        return [ends] if one_way else [ends, ends[::-1]]
-    if "|" in happening.text:
-        sides = [[int(node) for node in re.findall(r"\d+", side)] for side in happening.text.split("|")]
-        return [
-            (source, target)
-            for side in sides
-            for other in sides
-            if other is not side
-            for source in side
-            for target in other
-        ]
-    found: list[tuple[int, int]] = []
-    for source, sign, target in PAIR.findall(happening.text):
-        found.append((int(source), int(target)))
-        if sign not in ONE_WAY:
-            found.append((int(target), int(source)))
-    return found
 
 
 def deafness(sheet: Sheet, node: int) -> list[tuple[int, tuple[int, ...]]]:

@@ -204,7 +204,7 @@ def labels_of(moment: Moment) -> Iterator[Label]:
         changed = (before.first, before.last) != (after.first, after.last)
         runs.append((after.log, "alarm" if moment.cuts else "bold" if changed else "muted"))
     if after.commit is not None:
-        fell = (before.commit or -1) > after.commit and not moment.has(Sort.RESTARTED)
+        fell = before.commit is not None and after.commit < before.commit and not moment.has(Sort.RESTARTED)
         style = "alarm" if fell else "bold" if after.commit != before.commit else "muted"
         runs.append((f"  {after.settled}", style))
     if runs and (before.first, before.last, before.commit) != (after.first, after.last, after.commit):

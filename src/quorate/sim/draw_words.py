@@ -6,7 +6,7 @@ import re
 
 from quorate.core.raft import invariants as raft_invariants
 from quorate.sim import invariants, oracle
-from quorate.sim.draw_moments import LINKS, Journey, Moment, Sort, State, split_orders
+from quorate.sim.draw_moments import LINKS, Journey, Moment, Sort, State, links_of, split_orders
 from quorate.sim.draw_story import Row, Story
 from quorate.sim.happening import Happening
 
@@ -94,11 +94,22 @@ def phrase(happening: Happening, sort: Sort) -> str:
         return f"was asked by a client: {text}" if text else "was asked by a client"
     if sort is Sort.ANSWERED:
         return f"answered the client: {text}" if text else "answered the client"
-    if sort in LINKS and happening.peer and happening.node:
-        text = f"n{happening.node}–n{happening.peer} {text}".strip()
+    if sort in LINKS:
+        text = link_words(links_of(happening)) or text
     elif happening.peer:
         text = f"n{happening.peer} {text}".strip()
     return f"{happening.what}: {text}" if text else happening.what
+
+
+def link_words(links: list[tuple[int, int]]) -> str:
+    """Both ways where both are named: `n1 ↔ n2, n3 → n1`."""
+    said = []
+    for source, target in links:
+        if (target, source) not in links:
+            said.append(f"n{source} → n{target}")
+        elif source < target:
+            said.append(f"n{source} ↔ n{target}")
+    return ", ".join(said)
 
 
 def changes(moment: Moment) -> list[str]:

@@ -57,12 +57,12 @@ class Place(msgspec.Struct, frozen=True):
 def schedule(seed: int, profiles: tuple[str, ...], place: Place) -> tuple[Fault, ...]:
     """Every fault of a run, in the order of time."""
     faults: list[Fault] = []
-    for name in PROFILES:
+    for name, profile in PROFILES.items():
         if name in profiles:
             rng = stream(seed, "faults", name)
             # In company a profile sits some seeds out, so that every combination gets its turn.
-            absent = len(profiles) > 1 and rng.random() < ABSENT
-            made = PROFILES[name](rng, place)
+            absent = rng.random() < ABSENT and len(profiles) > 1
+            made = profile(rng, place)
             if not absent:
                 faults += made
     return tuple(sorted(faults, key=lambda fault: fault.at))
@@ -94,7 +94,7 @@ def moments(rng: Random, place: Place, count: int) -> list[float]:
 
 def length(rng: Random, place: Place, *, least: float, most: float) -> float:
     """Seconds, drawn so that short ones are as likely as long ones in proportion."""
-    return place.pace * least * (most / least) ** rng.random()
+    return place.pace * least * float((most / least) ** rng.random())
 
 
 def one_or_more(rng: Random, nodes: tuple[int, ...], *, leader: float, everyone: float) -> tuple[int, ...]:
@@ -110,11 +110,13 @@ def one_or_more(rng: Random, nodes: tuple[int, ...], *, leader: float, everyone:
 
 
 def network(rng: Random, place: Place) -> list[Fault]:
-    """Links cut in every shape, and storms in which messages are lost, doubled, late and old."""
-    faults = []
+    """Links cut in every shape, leaders cut off, and storms: messages are lost, doubled, late and old."""
+    faults: list[Fault] = []
+    if len(place.nodes) < 2:
+        return faults
     for at in moments(rng, place, rng.randint(1, 6)):
         links = shape(rng, place.nodes)
-        seconds = length(rng, place, least=0.3, most=8.0)
+        seconds = length(rng, place, least=0.5, most=10.0)
         if rng.random() < 0.25:
             beat = seconds / 8
             faults += [
@@ -122,6 +124,10 @@ def network(rng: Random, place: Place) -> list[Fault]:
             ]
         else:
             faults.append(Fault(at, "partition", links=links, seconds=seconds))
+    for at in moments(rng, place, rng.randint(1, 5)):
+        seconds = length(rng, place, least=1.5, most=10.0)
+        way = rng.choice(("isolate", "strand", "mute", "deaf"))
+        faults.append(Fault(at, way, nodes=(LEADER,), seconds=seconds, chance=rng.getrandbits(32)))
     for at in moments(rng, place, rng.randint(0, 4)):
         weather = Weather(
             delay_mean=place.pace * rng.choice((0.01, 0.05, 0.2)),
@@ -131,9 +137,7 @@ def network(rng: Random, place: Place) -> list[Fault]:
             stall=rng.choice((0.0, 0.1)),
             stall_seconds=place.pace * rng.choice((1.0, 4.0)),
         )
-        faults.append(
-            Fault(at, "storm", weather=weather, seconds=length(rng, place, least=1.0, most=10.0))
-        )
+        faults.append(Fault(at, "storm", weather=weather, seconds=length(rng, place, least=1.0, most=10.0)))
     return faults
 
 
@@ -145,13 +149,9 @@ def shape(rng: Random, nodes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     left, right = order[:first], order[first:]
     kind = rng.choice(("split", "split", "isolate", "deaf", "mute", "one-way", "bridge", "scattered"))
     if kind == "split":
-        return tuple(link for link in everything if (link[0] in left) != (link[1] in left))
-    if kind == "isolate":
-        return tuple(link for link in everything if order[0] in link)
-    if kind == "deaf":
-        return tuple(link for link in everything if link[1] == order[0])
-    if kind == "mute":
-        return tuple(link for link in everything if link[0] == order[0])
+        return between(tuple(left), nodes)
+    if kind in ("isolate", "deaf", "mute"):
+        return around(kind, order[0], nodes)
     if kind == "one-way":
         return tuple(link for link in everything if link[0] in left and link[1] in right)
     if kind == "bridge" and len(nodes) > 2:
@@ -160,6 +160,19 @@ def shape(rng: Random, nodes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
             link for link in everything if order[0] not in link and (link[0] in half) != (link[1] in half)
         )
     return tuple(link for link in everything if rng.random() < 0.3)
+
+
+def around(kind: str, node: int, nodes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The links to (`deaf`), from (`mute`), or to and from (`isolate`) one node."""
+    others = [other for other in nodes if other != node]
+    into = tuple((other, node) for other in others) if kind != "mute" else ()
+    out = tuple((node, other) for other in others) if kind != "deaf" else ()
+    return into + out
+
+
+def between(group: tuple[int, ...], nodes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The links between a group of nodes and all others, both ways."""
+    return tuple((one, other) for one in nodes for other in nodes if (one in group) != (other in group))
 
 
 def crash(rng: Random, place: Place) -> list[Fault]:
@@ -281,9 +294,7 @@ def wipe(rng: Random, place: Place) -> list[Fault]:
     if not place.unlucky:
         return []
     return [
-        Fault(
-            at, "wipe", nodes=(rng.choice(place.unlucky),), seconds=length(rng, place, least=0.1, most=3.0)
-        )
+        Fault(at, "wipe", nodes=(rng.choice(place.unlucky),), seconds=length(rng, place, least=0.1, most=3.0))
         for at in moments(rng, place, rng.choice((1, 1, 2)))
     ]
 

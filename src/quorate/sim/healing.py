@@ -84,7 +84,10 @@ class Healing:
         open_checks: dict[tuple[int, int], str] = {}
 
         def done(key: tuple[int, int]) -> Callable[[list[Span]], None]:
-            return lambda spans: open_checks.pop(key, None) and None
+            def checked(_: list[Span]) -> None:
+                open_checks.pop(key, None)
+
+            return checked
 
         for partition, number, hosted in self._copies():
             if hosted is not None:

@@ -1,7 +1,7 @@
 """What must hold after every event, whatever the protocol: a running account of every replica and every log.
 
-Each check costs the same however long the run is. By induction over the entries (log matching), looking at one
-position says everything about the log below it, so a settled log is known by the epoch of each offset.
+Each check costs the same however long the run is. By induction over the entries (log matching), looking at
+one position says everything about the log below it, so a settled log is known by the epoch of each offset.
 
 - one-leader: at most one leader per epoch (Raft §5.2).
 - log-matching: an entry id names one entry behind one predecessor, everywhere and for ever (YB-6).
@@ -101,7 +101,7 @@ class Shadow:
         self.issued = 0
         self.persisted = 0
         self.orders: deque[tuple[int, EntryId | None, Any, bool]] = deque()
-        """(io, head afterwards or None, saved state or None, whether it takes the log's place) of orders on their way."""
+        """Orders on their way: (io, head afterwards, saved state, whether it takes the whole log's place)."""
 
 
 class Invariants:
@@ -169,7 +169,9 @@ class Invariants:
             self.room.stepped(self, shadow, replica, event, effects)
         if replica.epoch != shadow.epoch:
             if replica.epoch < shadow.epoch:
-                raise Violated("epoch-regressed", f"{shadow.name} went from e{shadow.epoch} to e{replica.epoch}")
+                raise Violated(
+                    "epoch-regressed", f"{shadow.name} went from e{shadow.epoch} to e{replica.epoch}"
+                )
             shadow.epoch = replica.epoch
             shadow.role = "follower"
         role = replica.role.name
@@ -205,13 +207,16 @@ class Invariants:
                 "durable-lost", f"{shadow.name} had flushed up to {durable} and came back with {replica.log}"
             )
         if recovered.faulty:
-            raise Violated("durable-lost", f"{shadow.name} came back faulty, and nothing was damaged: {replica.log}")
+            raise Violated(
+                "durable-lost", f"{shadow.name} came back faulty, and nothing was damaged: {replica.log}"
+            )
         if shadow.saved is not None and recovered.state is None:
             raise Violated("durable-lost", f"{shadow.name} came back without its state {shadow.saved}")
         saved_epoch = getattr(shadow.saved, "epoch", 0)
         if replica.epoch < saved_epoch:
             raise Violated(
-                "epoch-regressed", f"{shadow.name} had flushed e{saved_epoch} and came back in e{replica.epoch}"
+                "epoch-regressed",
+                f"{shadow.name} had flushed e{saved_epoch} and came back in e{replica.epoch}",
             )
 
     def _persisted(self, shadow: Shadow, replica: Any, event: Persisted) -> None:
@@ -271,7 +276,9 @@ class Invariants:
     def _cut(self, shadow: Shadow, replica: Any, effect: Cut) -> None:
         self.truncations += 1
         if shadow.role == "leader" and replica.role.name == "leader" and replica.epoch == shadow.epoch:
-            raise Violated("leader-cut", f"{shadow.name} leads e{shadow.epoch} and cut its own log to {effect.to}")
+            raise Violated(
+                "leader-cut", f"{shadow.name} leads e{shadow.epoch} and cut its own log to {effect.to}"
+            )
         if effect.to.offset < shadow.commit:
             raise Violated("state-machine-safety", f"{shadow.name} cut to {effect.to} below {shadow.commit}")
         shadow.head = effect.to
@@ -300,18 +307,21 @@ class Invariants:
     def _commit(self, shadow: Shadow, replica: Any, effect: Commit) -> None:
         """Machines and readers are told: there is no way back from here, not even through a restart."""
         if effect.offset <= shadow.published:
-            raise Violated("commit-regressed", f"{shadow.name} published {effect.offset} after {shadow.published}")
+            raise Violated(
+                "commit-regressed", f"{shadow.name} published {effect.offset} after {shadow.published}"
+            )
         if effect.offset > replica.commit or effect.offset > shadow.durable.offset:
             raise Violated(
                 "published-early",
-                f"{shadow.name} published {effect.offset}; settled {replica.commit}, flushed {shadow.durable}",
+                f"{shadow.name} published {effect.offset}, settled {replica.commit}, has {shadow.durable}",
             )
         shadow.published = effect.offset
 
     def _reply(self, shadow: Shadow, replica: Any, effect: Reply) -> None:
         if effect.outcome is Outcome.SETTLED and not 0 <= effect.offset <= replica.commit:
             raise Violated(
-                "acknowledged-unsettled", f"{shadow.name} acknowledged {effect.offset}, commit {replica.commit}"
+                "acknowledged-unsettled",
+                f"{shadow.name} acknowledged {effect.offset}, commit {replica.commit}",
             )
 
     # --- what they come down to ---
@@ -351,7 +361,9 @@ class Invariants:
         if offset <= common:
             return
         if log.base.offset > common:
-            raise Violated("state-machine-safety", f"{shadow.name} starts at {log.base}, beyond commit {common}")
+            raise Violated(
+                "state-machine-safety", f"{shadow.name} starts at {log.base}, beyond commit {common}"
+            )
         epochs.extend(log.epoch_at(position) for position in range(common + 1, offset + 1))
         if settled.rounds and settled.rounds[-1][0] == replica.epoch:
             settled.rounds.pop()
@@ -381,4 +393,6 @@ class Invariants:
         """A machine has applied everything up to `offset`."""
         known = self.settled[partition].digests.setdefault(offset, digest)
         if known != digest:
-            raise Violated("machine-digest", f"p{partition} n{node} at {offset}: {digest}, another has {known}")
+            raise Violated(
+                "machine-digest", f"p{partition} n{node} at {offset}: {digest}, another has {known}"
+            )

@@ -8,6 +8,7 @@ processes of its own. A mutant that survives is news: an invariant, a fault or t
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -131,6 +132,41 @@ def _setting(text: str) -> tuple[str, int | float]:
     return name, float(value) if "." in value else int(value)
 
 
+def record_seed(name: str, seed: int) -> None:
+    """Make this the killing seed that the patch names: worlds change with the code that they are made of."""
+    path = MUTANTS / f"{name}.patch"
+    text, count = re.subn(
+        r"^seed: \d+$", f"seed: {seed}", path.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    assert count == 1
+    path.write_text(text, encoding="utf-8")
+
+
+PAGE_HEAD = """\
+<!-- Written by `.venv/bin/pytest tests/unit/sim/test_mutate.py --rewrite` from the patches. -->
+
+# Mutants
+
+Known bugs of real systems, and wrong turns of our own. Each is a patch under `src/quorate/sim/mutants/`,
+which is planted into a copy of the code, never into the code itself; then the simulator must catch it, by
+the invariant that should. `quorate mutants NAME` does that. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to
+add one.
+
+| mutant | what it does | origin | caught by | seed | faults | nodes |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """docs/MUTANTS.md as it should stand."""
+    rows = []
+    for mutant in map(describe, names()):
+        nodes = f"{mutant.nodes}" + (f" + {mutant.learners}" if mutant.learners else "")
+        cells = (mutant.name, mutant.does, mutant.origin, ", ".join(mutant.caught_by), str(mutant.seed))
+        rows.append(f"| {' | '.join(cells)} | {mutant.faults} | {nodes} |\n")
+    return PAGE_HEAD + "".join(rows)
+
+
 # ---- planting ----
 
 
@@ -172,11 +208,9 @@ def hunt(
     with planted(mutant) as directory:
         for findings in _in_turn(directory, mutant, chunks, jobs):
             for found in findings:
-                violation = found.violation
-                if violation is not None:
+                if found.invariant:
                     seconds = time.perf_counter() - began
-                    detail = violation.detail
-                    return Caught(found.seed, violation.invariant, detail, seconds, survived + 1)
+                    return Caught(found.seed, found.invariant, found.detail, seconds, survived + 1)
                 survived += 1
             if progress is not None:
                 progress(survived)

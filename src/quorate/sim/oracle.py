@@ -71,7 +71,9 @@ class Oracle:
 
     # --- what clients do ---
 
-    def proposed(self, number: int, partition: int, payloads: Sequence[bytes], counts: Sequence[int]) -> Proposal:
+    def proposed(
+        self, number: int, partition: int, payloads: Sequence[bytes], counts: Sequence[int]
+    ) -> Proposal:
         proposal = Proposal(number, partition, tuple(payloads), tuple(counts), self.highest[partition])
         for index, payload in enumerate(payloads):
             body = payload[HEAD_BYTES:]
@@ -85,7 +87,7 @@ class Oracle:
         if offset <= proposal.floor:
             raise Violated(
                 "order",
-                f"{who} was acknowledged at {offset}, though {proposal.floor} was acknowledged before it began",
+                f"{who} was acknowledged at {offset}, but {proposal.floor} was before it began",
             )
         if proposal.fate is Fate.ACKNOWLEDGED:
             if proposal.offset != offset:

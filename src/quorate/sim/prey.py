@@ -16,7 +16,6 @@ import msgspec
 import quorate
 from quorate.core.invariant import Violated
 from quorate.sim.happening import Happening
-from quorate.sim.run import Violation, run_seed
 
 SEED_SECONDS_MAX = 300
 """A run that takes longer will never end: some loop goes round and round."""
@@ -37,11 +36,15 @@ class Found(msgspec.Struct, frozen=True):
     seed: int
     package: str
     """Where the code was that ran: whoever asked makes sure that it was the mutated one."""
-    violation: Violation | None = None
+    invariant: str = ""
+    """The one that was violated, if one was."""
+    detail: str = ""
     happenings: tuple[Happening, ...] = ()
 
 
 def run(request: Request, seed: int) -> Found:
+    from quorate.sim.run import run_seed  # Whoever only asks needs no simulator.
+
     signal.alarm(SEED_SECONDS_MAX)
     verdict = run_seed(
         seed,
@@ -52,12 +55,11 @@ def run(request: Request, seed: int) -> Found:
         trace=request.trace,
     )
     signal.alarm(0)
-    return Found(
-        seed,
-        str(Path(quorate.__file__).parent),
-        verdict.violations[0] if verdict.violations else None,
-        tuple(verdict.happenings or ()),
-    )
+    found = Found(seed, str(Path(quorate.__file__).parent), happenings=tuple(verdict.happenings or ()))
+    if verdict.violations:
+        violation = verdict.violations[0]
+        found = msgspec.structs.replace(found, invariant=violation.invariant, detail=violation.detail)
+    return found
 
 
 def give_up(*_: object) -> NoReturn:
@@ -71,7 +73,7 @@ def main() -> None:
         found = run(request, seed)
         sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
         sys.stdout.buffer.flush()
-        if found.violation is not None:
+        if found.invariant:
             return
 
 

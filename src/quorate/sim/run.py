@@ -28,6 +28,7 @@ from quorate.sim.world import Setup, World
 
 EVENTS_MAX = 60_000
 """The safety phase ends after so many events, if its time is not over before."""
+NODES_MAX = 9
 ROOMS: dict[str, Callable[[], Any]] = {"raft": RaftInvariants}
 
 
@@ -96,16 +97,45 @@ def run_seed(
     nodes: int = 3,
     learners: int | None = None,
     overrides: Mapping[str, Any] | None = None,
+    only: tuple[int, ...] | None = None,
+    until: float | None = None,
     trace: bool = False,
 ) -> Verdict:
-    """One seed under the named faults. Raises ValueError for names that do not exist."""
+    """One seed under the named faults. Raises ValueError for names and numbers that make no sense."""
+    plan = plan_seed(
+        seed,
+        protocol=protocol,
+        faults=faults,
+        nodes=nodes,
+        learners=learners,
+        overrides=overrides,
+        only=only,
+        until=until,
+    )
+    return run_plan(plan, trace=trace)
+
+
+def plan_seed(
+    seed: int,
+    *,
+    protocol: str = "raft",
+    faults: str | tuple[str, ...] = "all",
+    nodes: int = 3,
+    learners: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    only: tuple[int, ...] | None = None,
+    until: float | None = None,
+) -> Plan:
+    """What `run_seed` runs; the shrinker takes it, too."""
     if protocol not in ROOMS:
         raise ValueError(f"there is no protocol {protocol!r}; there are: {', '.join(ROOMS)}")
-    if nodes < 1:
-        raise ValueError(f"{nodes} nodes are too few")
+    if not 1 <= nodes <= NODES_MAX:
+        raise ValueError(f"a world has 1 to {NODES_MAX} nodes, not {nodes}")
+    if learners is not None and not 0 <= learners <= NODES_MAX:
+        raise ValueError(f"a world has 0 to {NODES_MAX} learners, not {learners}")
     profiles = parse_profiles(faults) if isinstance(faults, str) else faults
-    plan = Plan(seed, protocol, profiles, nodes, learners, overrides or {})
-    return run_plan(plan, trace=trace)
+    draw(seed, overrides)
+    return Plan(seed, protocol, profiles, nodes, learners, overrides or {}, only, until)
 
 
 def run_plan(plan: Plan, *, trace: bool = False) -> Verdict:
@@ -246,7 +276,15 @@ def run_seeds(
     for seed in seeds:
         verdict = run_seed(seed, protocol=protocol, **settings)
         total.seeds += 1
-        for name in ("events", "acknowledged", "elections", "truncations", "crashes", "partitions", "damaged"):
+        for name in (
+            "events",
+            "acknowledged",
+            "elections",
+            "truncations",
+            "crashes",
+            "partitions",
+            "damaged",
+        ):
             setattr(total, name, getattr(total, name) + getattr(verdict, name))
         total.violations += verdict.violations
         if progress is not None:
@@ -263,6 +301,20 @@ def parse_seeds(text: str) -> range:
     return range(int(first), int(last) if colon else int(first) + 1)
 
 
+def parse_setting(text: str) -> tuple[str, int | float]:
+    """`snapshot_every=5`: one of the numbers of tunables.py; raises ValueError with a line for a person."""
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value) if "." in value else int(value)
+    except ValueError:
+        raise ValueError(f"{text!r} is no setting; write NAME=NUMBER, such as snapshot_every=5") from None
+
+
+def parse_only(text: str) -> tuple[int, ...]:
+    """`3,7,12`, or `none`: which faults of a schedule happen."""
+    return () if text == "none" else tuple(map(int, text.split(",")))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m quorate.sim.run", description=__doc__)
     parser.add_argument("seeds", type=parse_seeds)
@@ -270,14 +322,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--faults", default="all")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--learners", type=int)
+    parser.add_argument("--set", type=parse_setting, action="append", default=[], metavar="NAME=NUMBER")
+    parser.add_argument("--only", type=parse_only, help="positions of the faults that happen")
+    parser.add_argument("--until", type=float, help="virtual seconds until everything heals")
     parser.add_argument("--trace", action="store_true", help="the story of the first seed instead of a sum")
     chosen = parser.parse_args(arguments)
-    settings = {"faults": chosen.faults, "nodes": chosen.nodes, "learners": chosen.learners}
+    settings = {
+        "protocol": chosen.protocol,
+        "faults": chosen.faults,
+        "nodes": chosen.nodes,
+        "learners": chosen.learners,
+        "overrides": dict(chosen.set),
+        "only": chosen.only,
+        "until": chosen.until,
+    }
     if chosen.trace:
-        verdict = run_seed(chosen.seeds[0], protocol=chosen.protocol, trace=True, **settings)
-        print(*(verdict.happenings or []), sep="\n")
+        verdict = run_seed(chosen.seeds[0], trace=True, **settings)
+        for happening in verdict.happenings or []:
+            print(happening)
         return 1 if verdict.violations else 0
-    total = run_seeds(chosen.seeds, protocol=chosen.protocol, **settings)
+    total = run_seeds(chosen.seeds, **settings)
     print(msgspec.json.format(msgspec.json.encode(total)).decode())
     return 1 if total.violations else 0
 

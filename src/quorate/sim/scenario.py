@@ -67,7 +67,7 @@ def run_text(text: str, path: str = "scenario", *, rewrite: bool = False) -> Res
 
 
 def run_scenario(path: Path | str, *, rewrite: bool = False) -> Result:
-    """Run a file. With `rewrite`, its traces are written anew where they differ. Raises OSError, UnicodeError."""
+    """Run a file; raises OSError or UnicodeError. With `rewrite`, traces that differ are written anew."""
     path = Path(path)
     text = path.read_text(encoding="utf-8")
     result = run_text(text, str(path), rewrite=rewrite)
@@ -138,7 +138,7 @@ class _Performance:
         except AssertionError as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(place.filename).name}:{place.lineno}"
-            return _failed(statement, f"assertion failed in {where}: {error or place.line}")
+            return _failed(statement, f"assertion failed in {where}: {str(error) or place.line}")
         if statement.fails_with is not None:
             return f'expected `{statement.source}` to fail with "{statement.fails_with}", and it did not'
         return None
@@ -161,7 +161,7 @@ class _Performance:
             return None
         for index, (one, other) in enumerate(zip(expected, found, strict=False)):
             if one != other:
-                return f"expected line {index + 1} of the trace (line {statement.block_at + index}) to be `{one}`, found `{other}`"
+                return f"expected `{one}` in line {statement.block_at + index} of the trace, found `{other}`"
         if len(expected) > len(found):
             return f"expected the trace to go on with `{expected[len(found)]}`, found its end"
         return f"expected the trace to end, found `{found[len(expected)]}`"

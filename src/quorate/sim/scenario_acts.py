@@ -7,11 +7,12 @@ from collections.abc import Callable
 from quorate.batch import encode_records
 from quorate.core.effects import Reply
 from quorate.sim.scenario_script import ANYBODY, Said
+from quorate.sim.scenario_send import send
 from quorate.sim.scenario_stage import Refused, Stage, letter_name
 from quorate.sim.world import Letter
 
-ELECTIONS_MAX = 8
-"""So often a node stands until a scenario gives up on it."""
+ELECTIONS_MAX = 3
+"""A node that missed an epoch hears of it in its first election, and wins a later one."""
 PADDING = "\0"
 """Fills a record up to its size; no reader of a scenario sees it."""
 
@@ -31,8 +32,7 @@ def elect(play: Play, said: Said) -> None:
     """Let a node's time-out pass, and those named hear and answer it, until it leads."""
     stage, number = play.stage, said.node()
     voters = set(said.nodes("VOTER")) if "VOTER" in said else set(stage.nodes)
-    if stage.acting(number).role.name == "leader":
-        raise Refused(f"{stage.name(number)} leads already")
+    _not_leading(stage, number)
     for _ in range(ELECTIONS_MAX):
         _stand(stage, number)
         _hold_election(stage, number, voters)
@@ -44,9 +44,16 @@ def elect(play: Play, said: Said) -> None:
 def campaign(play: Play, said: Said) -> None:
     """Let a node's time-out pass once; with voters, let those hear and answer it."""
     stage, number = play.stage, said.node()
+    _not_leading(stage, number)
     _stand(stage, number)
     if "VOTER" in said:
         _hold_election(stage, number, set(said.nodes("VOTER")))
+
+
+def _not_leading(stage: Stage, number: int) -> None:
+    replica = stage.acting(number)
+    if replica.role.name == "leader":
+        raise Refused(f"{stage.name(number)} leads epoch {replica.epoch} already")
 
 
 def _stand(stage: Stage, number: int) -> None:
@@ -176,6 +183,11 @@ def duplicate(play: Play, said: Said) -> None:
         play.stage.duplicate(letter.number)
 
 
+def send_by_hand(play: Play, said: Said) -> None:
+    called, fields = said.word("MESSAGE"), said.words("FIELD")
+    send(play.stage, said.node("FROM"), said.node("TO"), called, fields)
+
+
 def reorder(play: Play, said: Said) -> None:
     play.stage.reorder(said.node("FROM"), said.node("TO"), said.numbers("NUMBER"))
 
@@ -197,6 +209,10 @@ def cut(play: Play, said: Said) -> None:
     ]
     stage.broken.update(links)
     stage.network.cut(links)
+
+
+def trace_from_here(play: Play, _: Said) -> None:
+    play.stage.narrator.take()
 
 
 def heal(play: Play, _: Said) -> None:
@@ -318,6 +334,7 @@ ACTS: dict[str, Act] = {
     "drop [last] [MESSAGE] FROM -> TO": drop,
     "duplicate [last] [MESSAGE] FROM -> TO": duplicate,
     "reorder FROM -> TO = NUMBER...": reorder,
+    "send MESSAGE FROM -> TO with FIELD...": send_by_hand,
     "settle [NODE...]": settle,
     "cut FROM ->|<-> TO": cut,
     "heal": heal,
@@ -336,5 +353,6 @@ ACTS: dict[str, Act] = {
     "restart NODE...": restart,
     "wipe NODE...": wipe,
     "pause NODE...": pause,
+    "trace from here": trace_from_here,
     "resume NODE...": resume,
 }

@@ -9,9 +9,10 @@ from quorate.batch import decode_records
 from quorate.core.entry import Kind
 from quorate.host.parcel import unpacked
 from quorate.sim.scenario_acts import PADDING, Play, choose
-from quorate.sim.scenario_log import admits, log_items, write_items
+from quorate.sim.scenario_log import admits, log_items, read_entries, write_items
 from quorate.sim.scenario_script import EXPECT_TRACE, UNANSWERED, Said
-from quorate.sim.scenario_stage import is_called, letter_name
+from quorate.sim.scenario_stage import Stage, is_called, letter_name
+from quorate.sim.scenario_words import Mistake, Word
 from quorate.storage.frame import Frame
 
 READ_BYTES = 1 << 20
@@ -143,17 +144,22 @@ def _records(play: Play, number: int) -> list[str]:
     at = stage.acting(number).log.base.offset + 1
     values: list[str] = []
     while True:
-        answers: list[list[Frame]] = []
-        stage.fetch(number, 0, at, READ_BYTES, lambda frames, commit, base: answers.append(frames))
-        stage.calm()
-        if not answers or not answers[0]:
+        frames = _read(stage, number, at)
+        if not frames:
             return values
-        for frame in answers[0]:
+        for frame in frames:
             if frame.header.kind == Kind.RECORDS:
                 values += [
                     (record.value or b"").decode().rstrip(PADDING) for record in decode_records(frame.payload)
                 ]
-        at = answers[0][-1].header.last + 1
+        at = frames[-1].header.last + 1
+
+
+def _read(stage: Stage, number: int, offset: int) -> list[Frame]:
+    answers: list[list[Frame]] = []
+    stage.fetch(number, 0, offset, READ_BYTES, lambda frames, commit, base: answers.append(frames))
+    stage.calm()
+    return answers[0] if answers else []
 
 
 def expect_messages(play: Play, said: Said) -> Found:
@@ -174,9 +180,20 @@ def expect_message(play: Play, said: Said) -> Found:
     fields = play.stage.teller.fields(unpacked(letter.parcel))
     for wanted in " ".join(said.words("FIELD")).split(" and "):
         name = wanted.removeprefix("not ").split(" ")[0]
-        if fields.get(name, f"not {name}") != wanted:
+        found = fields.get(name, f"not {name}")
+        if found != wanted and not (name == "entries" and _same_entries(play, wanted, found)):
             return " and ".join(fields.values())
     return None
+
+
+def _same_entries(play: Play, *texts: str) -> bool:
+    """Whether `entries 1-1 1-2` means what was found: a `*` may be left out, a row written in full."""
+    origin = play.stage.cast.origin
+    try:
+        wanted, found = (read_entries([Word(word) for word in text.split()[1:]], origin) for text in texts)
+    except Mistake:
+        return False
+    return admits(wanted, found)
 
 
 def expect_report(play: Play, said: Said) -> Found:

@@ -1,8 +1,8 @@
 """Logs as scenarios write them: `1-0 1-1* 2-2..4 ?5 3-6`, and `1-0 ... 1-9` for a long row.
 
-`2-2..4` is one entry of epoch 2 that covers the offsets 2 to 4, `1-1*` a control entry (a leader's no-op, say),
-`?5` a damaged stretch, `after 1-4` the place where a log begins whose start was removed. In files that count
-`offsets from 1` every offset is written one higher than it is.
+`2-2..4` is one entry of epoch 2 that covers the offsets 2 to 4, `1-1*` a control entry (a leader's no-op,
+say), `?5` a damaged stretch, `after 1-4` the place where a log begins whose start was removed. In files that
+count `offsets from 1` every offset is written one higher than it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from quorate.sim.scenario_words import Mistake, Word
 
 EMPTY = "empty"
 ENTRIES_MAX = 10_000
+ROW_MIN = 4
 
 _ENTRY = re.compile(r"(\d+)-(\d+)(?:\.\.(\d+))?(\*?)")
 _DAMAGED = re.compile(r"\?(\d+)(?:\.\.(\d+))?")
@@ -129,7 +130,26 @@ def admits(wanted: Sequence[Item], found: Sequence[Item]) -> bool:
 
 
 def write_items(items: Sequence[Item], origin: int) -> str:
-    return " ".join(_write(item, origin) for item in items) or EMPTY
+    """As it would be written in a scenario, long rows as `1-0 ... 1-9`."""
+    words = []
+    at = 0
+    while at < len(items):
+        end = at
+        while end + 1 < len(items) and _goes_on(items[end], items[end + 1]):
+            end += 1
+        if end - at >= ROW_MIN:
+            words += [_write(items[at], origin), "...", _write(items[end], origin)]
+        else:
+            words += [_write(item, origin) for item in items[at : end + 1]]
+        at = end + 1
+    return " ".join(words) or EMPTY
+
+
+def _goes_on(item: Item, following: Item) -> bool:
+    """Whether both belong to one row of plain entries of one offset each."""
+    return item == Item(item.epoch, item.first, item.first) and following == item._replace(
+        first=item.first + 1, last=item.first + 1
+    )
 
 
 def _write(item: Item, origin: int) -> str:

@@ -14,7 +14,7 @@ from quorate.core.raft.invariants import RaftInvariants
 from quorate.host import HostSettings
 from quorate.host.detector import DetectorSettings
 from quorate.sim.scenario_words import Mistake
-from quorate.storage.store import StoreSettings
+from quorate.storage.settings import KIB, StoreSettings
 
 SOMEBODY = Member(0, 0)
 """Got the votes of epochs that were over before the scenario began."""
@@ -56,7 +56,16 @@ RAFT = Room(
 
 ROOMS = {RAFT.name: RAFT}
 
-STORE = StoreSettings()
+STORE = StoreSettings(
+    journal_bytes=256 * KIB,
+    marks_bytes=64 * KIB,
+    align_bytes=512,
+    segment_bytes=256 * KIB,
+    write_back_bytes=64 * KIB,
+    carry_bytes_max=16 * KIB,
+    round_bytes_max=64 * KIB,
+)
+"""Room for any story, and small enough to make many disks of."""
 
 
 def check_setting(room: Room, name: str, value: str) -> float:

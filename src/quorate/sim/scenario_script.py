@@ -1,7 +1,7 @@
 """From the text of a scenario to what is given and what is to be done, every place filled in and checked.
 
-Lines of the first kind (`nodes`, `log`, …) say how the world begins; they stand above the first line that does
-something. Everything that can be wrong with a line by itself is found here, all of it at once.
+Lines of the first kind (`nodes`, `log`, …) say how the world begins; they stand above the first line that
+does something. Everything that can be wrong with a line by itself is found here, all of it at once.
 """
 
 from __future__ import annotations

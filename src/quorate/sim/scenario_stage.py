@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from quorate.core.entry import Span
-from quorate.host import ReplicaRecord
+from quorate.host import Parcel, ReplicaRecord
 from quorate.host.parcel import unpacked
 from quorate.sim.chance import stream
 from quorate.sim.disk import SimDisk, SimDiskSettings
@@ -138,6 +138,10 @@ class Stage(World):
 
     # --- messages ---
 
+    def _deliver(self, letter: Letter) -> None:
+        if letter.target not in self.paused:  # Only what is not held comes this way: pings.
+            super()._deliver(letter)
+
     def hand_over(self, letter: Letter) -> None:
         """A message arrives, and whoever gets it does what it has to."""
         self.acting(letter.target)
@@ -172,6 +176,10 @@ class Stage(World):
             self.lose(letter)
         else:
             self.hand_over(letter)
+
+    def put(self, source: int, target: int, parcel: Parcel) -> None:
+        """A message that nobody has ordered waits with the others."""
+        self._send(self.nodes[source], self.nodes[source].lives, target, parcel)
 
     def reorder(self, source: int, target: int, places: tuple[int, ...]) -> None:
         waiting = self.letters(source, target)

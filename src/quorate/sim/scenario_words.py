@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 SIGNS = ("->", "<->", "=")
+EXPECT = "expect"
 TEXT = "TEXT"
 """The one place that takes words in quotation marks, and nothing else."""
 
@@ -40,7 +41,7 @@ class Form(NamedTuple):
         return self.pattern.split()[0]
 
     def fit(self, words: Sequence[Word]) -> dict[str, list[Word]] | None:
-        """What stands in each place, and the literal words that were used; None if the line is no such form."""
+        """What stands in each place, and the literal words used; None if the line is no such form."""
         for tokens in _expand(self.pattern):
             places: dict[str, list[Word]] = {}
             if _fits(tokens, words, places):
@@ -77,20 +78,18 @@ def understand(words: Sequence[Word], forms: Sequence[Form]) -> tuple[Form, dict
         if places is not None:
             return form, places
     line = " ".join(map(str, words))
-    openings = _openings(words)
-    alike = [form.pattern for form in forms if form.pattern.startswith(openings)]
-    if alike:
-        raise Mistake(f"`{line}` is not understood; write: " + " | ".join(alike))
-    first = list(dict.fromkeys(form.opening for form in forms))
-    raise Mistake(f"there is no `{words[0]}`; a line begins with one of: {', '.join(first)}")
-
-
-def _openings(words: Sequence[Word]) -> tuple[str, ...]:
-    """`expect` alone says little: where its second word is known, only such forms are of interest."""
-    opening = words[0].text
-    if opening == "expect" and len(words) > 1:
-        return (f"expect {words[1].text} ", f"expect [{words[1].text}")
-    return (f"{opening} ", opening)
+    same = [form.pattern for form in forms if form.opening == words[0].text]
+    if not same:
+        first = list(dict.fromkeys(form.opening for form in forms))
+        raise Mistake(f"there is no `{words[0]}`; a line begins with one of: {', '.join(first)}")
+    if words[0].text == EXPECT:  # Its second word says what it is about.
+        about = words[1].text if len(words) > 1 else ""
+        alike = [pattern for pattern in same if pattern.split()[1] == about]
+        if not alike:
+            known = list(dict.fromkeys(pattern.split()[1] for pattern in same))
+            raise Mistake(f"`{line}` is not understood; what can be expected: {', '.join(known)}")
+        same = alike
+    raise Mistake(f"`{line}` is not understood; write: " + " | ".join(same))
 
 
 def _expand(pattern: str) -> Iterator[tuple[str, ...]]:

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from quorate.core import effects, events
-from quorate.core.entry import EntryId, Header, Span
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Span
 from quorate.sim.happening import Happening
 
 
 class Trace:
-    """Collects happenings, the newest `keep` of them, or all."""
+    """Collects happenings."""
 
     def __init__(self) -> None:
         self.happenings: list[Happening] = []
@@ -124,7 +124,9 @@ def tell_span(span: Span) -> str:
 def tell(thing: Any) -> str:
     """Any Struct: its name and those of its fields that say something."""
     if isinstance(thing, EntryId | Header):
-        return str(thing)
+        return str(thing) if thing != NOWHERE else "nothing"
+    if isinstance(thing, Member):
+        return f"n{thing.node}" if thing.incarnation == 1 else f"n{thing.node}/{thing.incarnation}"
     if isinstance(thing, Span):
         return tell_span(thing)
     if isinstance(thing, msgspec.Struct):
@@ -133,7 +135,9 @@ def tell(thing: Any) -> str:
             for name in thing.__struct_fields__
             if name not in ("io", "token", "control")
         )
-        parts = " ".join(f"{name} {tell(value)}" for name, value in fields if value not in (None, (), False, ""))
+        parts = " ".join(
+            f"{name} {tell(value)}" for name, value in fields if value not in (None, (), False, "")
+        )
         return f"{_spaced(type(thing).__name__)} {parts}".strip()
     if isinstance(thing, tuple):
         if thing and isinstance(thing[0], Header):

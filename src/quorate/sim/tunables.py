@@ -15,7 +15,7 @@ from quorate.sim.chance import stream
 from quorate.sim.disk import SimDiskSettings
 from quorate.sim.network import Weather
 from quorate.sim.workload import Manners
-from quorate.storage.store import StoreSettings
+from quorate.storage.settings import KIB, TINY, StoreSettings
 
 
 class Tunables(msgspec.Struct, frozen=True):
@@ -39,7 +39,9 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
     parts: dict[str, Any] = {
         "raft": draw_raft(rng, pace),
         "store": draw_store(rng, pace),
-        "detector": DetectorSettings(ping_s=pace * rng.choice((0.3, 1.0)), suspect_s=pace * rng.choice((1.5, 4.0))),
+        "detector": DetectorSettings(
+            ping_s=pace * rng.choice((0.3, 1.0)), suspect_s=pace * rng.choice((1.5, 4.0))
+        ),
         "disk": draw_disk(rng, pace),
         "weather": draw_weather(rng, pace),
         "manners": draw_manners(rng, pace),
@@ -82,7 +84,23 @@ def draw_raft(rng: Random, pace: float) -> Tuning:
 
 
 def draw_store(rng: Random, pace: float) -> StoreSettings:
-    return StoreSettings()
+    return msgspec.structs.replace(
+        TINY,
+        journal_bytes=KIB * rng.choice((32, 64, 256)),
+        marks_bytes=KIB * rng.choice((16, 64)),
+        align_bytes=rng.choice((64, 128, 512)),
+        journal_entry_max=rng.choice((200, 1_000, 16_000)),
+        round_bytes_max=KIB * rng.choice((2, 8, 64)),
+        write_back_bytes=KIB * rng.choice((1, 6, 64)),
+        carry_bytes_max=KIB * rng.choice((1, 4)),
+        segment_bytes=KIB * rng.choice((1, 4, 64)),
+        index_bytes=rng.choice((256, 2_048)),
+        tail_bytes=rng.choice((0, 2_000, 16_000, 1 << 20)),
+        read_bytes=KIB * rng.choice((1, 4, 64)),
+        headers_max=rng.choice((4, 64, 2_048)),
+        mark_delay_s=pace * rng.choice((0.05, 0.3)),
+        retry_s=pace * rng.choice((0.2, 1.0)),
+    )
 
 
 def draw_disk(rng: Random, pace: float) -> SimDiskSettings:

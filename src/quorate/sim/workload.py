@@ -127,6 +127,8 @@ class Client:
         self.manners = workload.manners
         self.number = number
         self.rng = rng
+        self.stubborn = rng.random() < 0.4
+        """Goes on asking whoever led last: a leader that was cut off gets something to append."""
         self.leaders = [0] * len(workload.holders)
         self.tails = [0] * len(workload.holders)
         """Where this client reads on, per partition."""
@@ -203,7 +205,7 @@ class Client:
             self.leaders[proposal.partition] = attempt.node
             self._finish(attempt)
         elif outcome is Outcome.UNKNOWN:
-            self.leaders[proposal.partition] = 0
+            self._doubt(proposal.partition)
             if proposal.fate is Fate.OPEN:
                 proposal.fate = Fate.UNKNOWN
             self._finish(attempt)
@@ -240,10 +242,14 @@ class Client:
         if attempt.given_up:
             return
         attempt.given_up = True
-        self.leaders[attempt.proposal.partition] = 0
+        self._doubt(attempt.proposal.partition)
         if attempt.proposal.fate is Fate.OPEN:
             attempt.proposal.fate = Fate.UNKNOWN
         self.rest()
+
+    def _doubt(self, partition: int) -> None:
+        if not self.stubborn or self.rng.random() < 0.3:
+            self.leaders[partition] = 0
 
     def _finish(self, attempt: Attempt) -> None:
         if not attempt.given_up:

@@ -25,6 +25,7 @@ from quorate.sim.disk import SimDisk
 from quorate.sim.network import Network
 from quorate.sim.trace import Trace, tell
 from quorate.sim.tunables import Tunables
+from quorate.storage.disk import DiskFailed, DiskFull
 from quorate.storage.frame import Frame
 
 NEVER = float("inf")
@@ -184,8 +185,8 @@ class World:
         node = self.nodes[number]
         return node.lives if node.host is not None else 0
 
-    def start(self, number: int) -> None:
-        """Start a node's process on whatever is on its disk."""
+    def start(self, number: int) -> bool:
+        """Start a node's process on whatever is on its disk; False if it ended at once."""
         node = self.nodes[number]
         assert node.host is None
         node.lives += 1
@@ -203,12 +204,19 @@ class World:
             observer=self,
         )
         node.host = host
+        try:
+            self._open(node, host)
+        except (DiskFailed, DiskFull) as error:
+            host.stopped = str(error)
+        self._turned(node)
+        return node.host is not None
+
+    def _open(self, node: SimNode, host: Host) -> None:
         now = node.clock.local(self.now)
         host.open(now)
         for index, partition in enumerate(self.partitions):
-            if number in self.setup.voters[index] or number in self.setup.learners[index]:
+            if node.number in self.setup.holders[index]:
                 host.add(now, partition, self._record(node, index))
-        self._turned(node)
 
     def _record(self, node: SimNode, index: int) -> ReplicaRecord:
         """What a replica is told at birth: the ensemble as it was when the world began."""
@@ -399,13 +407,13 @@ class World:
         host = node.host
         if host is None or self.partitions[partition] not in host.hosted:
             return False
+
+        def resumed(life: int) -> None:
+            if life == node.lives:
+                self.propose(number, partition, payloads, answer)
+
         if node.paused_until > self.now:
-            life = node.lives
-            self.after(
-                node.paused_until - self.now,
-                lambda _: life == node.lives and self.propose(number, partition, payloads, answer),
-                None,
-            )
+            self.after(node.paused_until - self.now, resumed, node.lives)
             return True
         host.propose(node.clock.local(self.now), self.partitions[partition], payloads, answer)
         self._turned(node)
@@ -429,9 +437,7 @@ class World:
         def answered(frames: list[Frame], commit: int) -> None:
             done(frames, commit, base)
 
-        node.host.fetch(
-            node.clock.local(self.now), self.partitions[partition], offset, bytes_max, answered
-        )
+        node.host.fetch(node.clock.local(self.now), self.partitions[partition], offset, bytes_max, answered)
         self._turned(node)
         return True
 

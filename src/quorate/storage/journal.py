@@ -39,7 +39,17 @@ class Round(msgspec.Struct, frozen=True, gc=False):
 class Journal:
     """The writing side of one place: where the next round goes."""
 
-    __slots__ = ("_align", "_previous", "generation", "letter", "name", "position", "sequence", "size")
+    __slots__ = (
+        "_align",
+        "_floor",
+        "_previous",
+        "generation",
+        "letter",
+        "name",
+        "position",
+        "sequence",
+        "size",
+    )
 
     def __init__(self, name: str, align_bytes: int) -> None:
         self.name = name
@@ -51,6 +61,8 @@ class Journal:
         self.size = 0
         self._align = align_bytes
         self._previous = 0
+        self._floor = 0
+        """Where the checkpoint ends: no new generation can start with less."""
 
     @property
     def file(self) -> str:
@@ -73,6 +85,11 @@ class Journal:
 
     def fits(self, body_bytes: int) -> bool:
         return self.position + self.span_of(body_bytes) <= self.size
+
+    @property
+    def nearly_full(self) -> bool:
+        """Most of the room that the checkpoint left is used."""
+        return self.size - self.position < (self.size - self._floor) // 4
 
     def prepare(self, buffers: list[Buffer], count: int) -> Round:
         """The next round. Nothing changes here until it is `written`."""
@@ -100,6 +117,8 @@ class Journal:
     def written(self, prepared: Round) -> None:
         assert prepared.sequence == self.sequence + 1
         self.sequence = prepared.sequence
+        if not self.position:
+            self._floor = prepared.span
         self.position += prepared.span
         self._previous = prepared.crc
 

@@ -33,6 +33,10 @@ _ENTRY_HEADER = struct.Struct(">2sBBIQIqqI")
 _MARKS = struct.Struct(">QQ")
 _MARK = struct.Struct(">20sQqIqQqQI")
 _COPY = struct.Struct(">QIB")
+MARKS_BYTES = RECORD_HEADER_BYTES + _MARKS.size
+MARK_BYTES = _MARK.size
+COPY_BYTES = RECORD_HEADER_BYTES + _COPY.size
+"""What marks as such, each single one, and a copy beside its content take in a round."""
 
 
 class Type(IntEnum):
@@ -58,13 +62,16 @@ CUT, STATE, BASE, CREATE = int(Type.CUT), int(Type.STATE), int(Type.BASE), int(T
 DELETE, MARKS, COPY = int(Type.DELETE), int(Type.MARKS), int(Type.COPY)
 
 
+OPEN = -1
+
+
 class Segment(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A file of a log: it starts at offset `base`, behind `before`. `size` is 0 until it is sealed."""
+    """A file of a log: it starts at offset `base`, behind `before`. `size` is OPEN until it is sealed."""
 
     base: int
     before: EntryId
     before_checksum: int
-    size: int = 0
+    size: int = OPEN
 
 
 class Fault(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -85,6 +92,8 @@ class View(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     base: EntryId
     base_checksum: int
+    start: tuple[int, int]
+    """(segment, position) of the first kept entry."""
     head: EntryId
     checksum: int
     segments: tuple[Segment, ...]
@@ -236,6 +245,11 @@ def pack_entry(
     into.append(frame.head)
     if not large:
         into.append(frame.payload)
+
+
+def item_bytes(item: tuple[Frame, int, int, int, bool]) -> int:
+    """What an entry takes in a round."""
+    return ENTRY_OVERHEAD + FRAME_HEAD_BYTES + (0 if item[4] else item[0].header.size)
 
 
 def pack_marks(after: int, upto: int, marks: list[bytes]) -> bytes:

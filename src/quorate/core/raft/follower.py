@@ -50,7 +50,9 @@ class Follower(Role):
             self.replica.become("candidate")
         else:
             self.replica.leader = 0
-            self.restart_clock()
+            self.deadline = None  # Whoever leads will be heard of; a learner has nothing to do meanwhile.
+            if self.replica.is_voter:
+                self.restart_clock()
 
     def receive(self, sender: Member, message: Any) -> None:
         if type(message) is AppendEntries:

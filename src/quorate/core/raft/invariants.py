@@ -21,6 +21,7 @@ from orders and completions alone and never from what the replica says about its
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from quorate.core.effects import Append, Send
@@ -35,7 +36,7 @@ class RaftInvariants:
 
     def __init__(self) -> None:
         self._votes: dict[tuple[int, Member, int], int] = {}
-        self._sent = {
+        self._sent: dict[type, Callable[[Any, Any, Any, Send], None]] = {
             VoteRequest: self._vote_request,
             VoteResponse: self._vote_response,
             AppendResponse: self._append_response,

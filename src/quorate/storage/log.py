@@ -1,0 +1,500 @@
+"""One partition's log in memory: what has been ordered, what of it is durable, and the newest frames.
+
+A log changes at the moment of an order. `durable` is what it was after the last round that was flushed, and is
+where it goes back to when an order fails. Replaying the journal makes the same changes in the same order.
+
+Its size in memory does not depend on the log's length, but for some tens of bytes per segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import deque
+
+import msgspec
+
+from quorate.core.entry import NOWHERE, STICKY_CONTROLS, EntryId, Header, Partition, Span
+from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
+from quorate.storage.index import SparseIndex
+from quorate.storage.records import OPEN, Fault, Flushed, Segment, View, item_bytes
+from quorate.storage.segment import directory_of, segment_file
+from quorate.storage.settings import StoreSettings
+
+Item = tuple[Frame, int, int, int, bool]
+"""An entry with its place: frame, segment, position, cuts, and whether it went straight to its segment."""
+
+NO_SEGMENT = -1
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+
+EMPTY = View(NOWHERE, 0, (NO_SEGMENT, 0), NOWHERE, 0, (), 0, (), (), (), 0)
+
+
+class Memory:
+    """Frames of all logs that are kept in memory, oldest first, and how much they are."""
+
+    __slots__ = ("bytes", "oldest")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.oldest: deque[Log] = deque()
+        """One mention of its log per frame. Cuts leave mentions behind, which only blur the order."""
+
+    def shrink(self, bytes_max: int) -> None:
+        """Let go of the oldest frames that can be read from their segments again."""
+        while self.bytes > bytes_max and self.oldest:
+            log = self.oldest[0]
+            if log.tail_frames and not log.evict(1):
+                return  # Not in its segment yet: what is younger is not, either.
+            self.oldest.popleft()
+
+
+class Log:
+    __slots__ = (
+        "_memory",
+        "_settings",
+        "base",
+        "base_checksum",
+        "changes",
+        "checksum",
+        "commit",
+        "controls",
+        "cuts",
+        "deleted",
+        "directory",
+        "directory_made",
+        "durable",
+        "durable_state",
+        "end",
+        "epochs",
+        "failed",
+        "faulty",
+        "head",
+        "index",
+        "lazy",
+        "named_upto",
+        "partition",
+        "rolled",
+        "segments",
+        "start",
+        "state",
+        "state_damaged",
+        "state_number",
+        "tail_frames",
+        "tail_offsets",
+        "told",
+        "writing",
+    )
+
+    def __init__(self, partition: Partition, settings: StoreSettings, memory: Memory) -> None:
+        self._settings = settings
+        self._memory = memory
+        self.partition = partition
+        self.directory = directory_of(partition)
+        self.index = SparseIndex(settings.index_bytes)
+        self.rolled: dict[int, SparseIndex] = {}
+        """Indexes of segments that are sealed and have no footer on the disk yet."""
+        self.state = b""
+        self.state_number = 0
+        """Rises with every state, so that the newest of several copies is known."""
+        self.state_damaged = False
+        self.commit = -1
+        self.tail_frames: list[Frame] = []
+        self.tail_offsets: list[int] = []
+        """The newest entries, without a gap up to the head, and their first offsets."""
+        self.lazy: list[Item] = []
+        """Durable entries that are not flushed in their segments yet: the journal must keep them."""
+        self.writing: list[Item] = []
+        """Those of them that are being written to their segments just now; older than `lazy`."""
+        self.changes = 0
+        """Counts what makes positions that a reader has found out invalid."""
+        self.failed = False
+        """An order failed: everything is refused until its replica knows (`told`) and cuts the log."""
+        self.told = False
+        self.deleted = False
+        self.directory_made = False
+        self.named_upto = NO_SEGMENT
+        """Segments up to this one have names that are flushed in their directory (rule 6)."""
+        self.segments: tuple[Segment, ...] = ()
+        self.become(EMPTY)
+        self.durable = EMPTY
+        self.durable_state = (self.state, self.state_number, self.state_damaged)
+
+    def __str__(self) -> str:
+        faulty = "".join(f" faulty {fault.before.offset + 1}..{fault.last.offset}" for fault in self.faulty)
+        return f"{self.directory} {self.base.offset + 1}..{self.head.offset} head {self.head}{faulty}"
+
+    # --- pictures ---
+
+    def view(self) -> View:
+        return View(
+            self.base,
+            self.base_checksum,
+            self.start,
+            self.head,
+            self.checksum,
+            self.segments,
+            self.end,
+            self.epochs,
+            self.controls,
+            self.faulty,
+            self.cuts,
+        )
+
+    def become(self, view: View) -> None:
+        """Everything is as it was, or as somebody else says."""
+        self._reopen_segments(view.segments, view.end)
+        self.base = view.base
+        self.base_checksum = view.base_checksum
+        self.start = view.start
+        self.head = view.head
+        self.checksum = view.checksum
+        self.end = view.end
+        self.epochs = view.epochs
+        self.controls = view.controls
+        self.faulty = view.faulty
+        self.cuts = view.cuts
+        self._trim_tail()
+        self.changes += 1
+
+    def go_back(self) -> None:
+        """Forget every order that is not durable."""
+        self.become(self.durable)
+        self.state, self.state_number, self.state_damaged = self.durable_state
+
+    def flushed(self) -> Flushed:
+        """Up to where the segments hold everything; what comes behind it is carried by the journal."""
+        items = self.writing or self.lazy
+        durable = self.durable
+        if not items:
+            segment = durable.segments[-1].base if durable.segments else NO_SEGMENT
+            return Flushed(durable.head, durable.checksum, segment, durable.end)
+        frame, segment, position, _, _ = items[0]
+        return Flushed(frame.prev, frame.prev_checksum, segment, position)
+
+    # --- changes, each at the moment of its order ---
+
+    def place(self, frame: Frame) -> tuple[int, int]:
+        """(segment, position) for the next entry: a new segment if the last one is full."""
+        if self.segments and (
+            not self.end or self.end + FRAME_HEAD_BYTES + frame.header.size <= self._settings.segment_bytes
+        ):
+            return self.segments[-1].base, self.end
+        return frame.header.offset, 0
+
+    def push(self, frame: Frame, segment: int, position: int) -> None:
+        """The log goes on with an entry at a place."""
+        header = frame.header
+        if not self.segments or self.segments[-1].base != segment:
+            self._open_segment(segment)
+        index = self.index
+        if position >= index.due:
+            index.add(header.offset, position, _timestamp(frame))
+        elif (timestamp := _timestamp(frame)) > index.times[-1]:
+            index.times[-1] = timestamp
+        epochs = self.epochs
+        if header.epoch > (epochs[-1][0] if epochs else self.base.epoch):
+            self.epochs = (*epochs, (header.epoch, header.offset))
+        if header.control is not None and isinstance(header.control, STICKY_CONTROLS):
+            self.controls = (*self.controls, header)
+        self.head = EntryId(header.epoch, header.offset + header.count - 1)
+        self.checksum = frame.checksum
+        self.end = position + FRAME_HEAD_BYTES + header.size
+        if not frame.payload:
+            self._clear_tail()  # Replayed from the journal, while the payload is in the segment.
+            return
+        self.tail_frames.append(frame)
+        self.tail_offsets.append(header.offset)
+        memory = self._memory
+        memory.bytes += FRAME_HEAD_BYTES + header.size
+        memory.oldest.append(self)
+
+    def cut(self, to: EntryId, checksum: int, segment: int, position: int) -> list[int]:
+        """Forget every entry above `to`; the next one goes to the place given. Segments that are gone."""
+        assert self.base.offset <= to.offset <= self.head.offset
+        kept = tuple(found for found in self.segments if found.base <= segment)
+        gone = [found.base for found in self.segments if found.base > segment]
+        assert not kept or kept[-1].base == segment
+        self.named_upto = min(self.named_upto, segment)
+        self._reopen_segments(kept, position)
+        self.end = position
+        self.head = to
+        self.checksum = checksum
+        self.epochs = tuple(start for start in self.epochs if start[1] <= to.offset)
+        self.controls = tuple(header for header in self.controls if header.last <= to.offset)
+        self.faulty = tuple(fault for fault in self.faulty if fault.last.offset <= to.offset)
+        self.cuts += 1
+        self._trim_tail()
+        self.changes += 1
+        return gone
+
+    def remove_prefix(self, to: EntryId, checksum: int, start: tuple[int, int]) -> list[int]:
+        """Let the log start behind `to`, at a place. Segments that nothing is left of."""
+        assert self.base.offset <= to.offset <= self.head.offset
+        place = max(bisect_right([found.base for found in self.segments], to.offset + 1) - 1, 0)
+        gone = [found.base for found in self.segments[:place]]
+        self.segments = self.segments[place:]
+        self.start = start
+        if self.segments and self.segments[0].base > start[0]:
+            self.start = self.segments[0].base, 0
+        epoch_before = [start for start in self.epochs if start[1] <= to.offset]
+        self.epochs = self.epochs[len(epoch_before) :]
+        in_force = [header for header in self.controls if header.last <= to.offset][-1:]
+        self.controls = (*in_force, *(header for header in self.controls if header.last > to.offset))
+        self.faulty = tuple(fault for fault in self.faulty if fault.last.offset > to.offset)
+        self.base = to
+        self.base_checksum = checksum
+        for base in gone:
+            self.rolled.pop(base, None)
+        self._drop_tail(0, bisect_right(self.tail_offsets, to.offset))
+        self.changes += 1
+        return gone
+
+    def restart_after(self, last: EntryId, checksum: int, controls: tuple[Header, ...]) -> list[int]:
+        """A snapshot takes the place of everything. Segments that are gone."""
+        gone = [found.base for found in self.segments]
+        self.named_upto = NO_SEGMENT
+        self._clear_tail()
+        self.become(
+            View(last, checksum, (NO_SEGMENT, 0), last, checksum, (), 0, (), controls, (), self.cuts + 1)
+        )
+        return gone
+
+    def lose(self, last: EntryId, checksum: int, segment: int, position: int) -> None:
+        """Entries up to `last` were here, behind the head, and cannot be read. The log goes on behind them."""
+        assert last.offset > self.head.offset
+        start = self.segments[-1].base if self.segments else self.head.offset + 1
+        fault = Fault(self.head, self.checksum, start, self.end, last, checksum, segment, position)
+        self.faulty = with_fault(self.faulty, fault)
+        if not self.segments:
+            self._open_segment(start)
+        if last.epoch > (self.epochs[-1][0] if self.epochs else self.base.epoch):
+            self.epochs = (*self.epochs, (last.epoch, last.offset))
+        self.head = last
+        self.checksum = checksum
+        if self.segments[-1].base != segment:
+            self._open_segment(segment)
+        self.end = position
+        self._clear_tail()
+
+    def mark_faulty(self, fault: Fault) -> bool:
+        """Durable entries turned out to be unreadable. False if that does not matter any more."""
+        if fault.last.offset <= self.base.offset or fault.before.offset >= self.head.offset:
+            return False
+        self.faulty = with_fault(self.faulty, fault)
+        self.durable = msgspec.structs.replace(self.durable, faulty=with_fault(self.durable.faulty, fault))
+        return True
+
+    def repair(self, frame: Frame) -> tuple[int, int] | None:
+        """The first entry of a faulty span is whole again. Its place; None if it fits no span."""
+        for fault in self.faulty:
+            if fault.before != frame.prev or fault.before_checksum != frame.prev_checksum:
+                continue
+            last = frame.header.id
+            if last.offset > fault.last.offset:
+                return None
+            if last.offset == fault.last.offset and (last, frame.checksum) != (fault.last, fault.last_checksum):
+                return None
+            place = fault.segment, fault.position
+            if frame.header.offset != fault.segment and any(
+                found.base == frame.header.offset for found in self.segments
+            ):
+                place = frame.header.offset, 0  # A segment starts inside of the span.
+            self._shrink_fault(fault, frame, *place)
+            return place
+        return None
+
+    # --- what is durable ---
+
+    def forget_outside(self, below: int, upto: int) -> int:
+        """Durably, only offsets above `below` up to `upto` are left. Bytes that need no segment any more."""
+        forgotten = 0
+        for items in (self.lazy, self.writing):
+            kept = []
+            for item in items:
+                if below < item[0].header.offset <= upto:
+                    kept.append(item)
+                else:
+                    forgotten += item_bytes(item)
+            items[:] = kept
+        return forgotten
+
+    @property
+    def lazy_bytes(self) -> int:
+        return sum(map(item_bytes, self.lazy)) + sum(map(item_bytes, self.writing))
+
+    def named(self, segment: int) -> None:
+        """The name of a segment's file is flushed; and so are those of older ones."""
+        if any(found.base == segment for found in self.segments):
+            self.named_upto = max(self.named_upto, segment)
+
+    # --- the newest frames ---
+
+    def frames(self, first: int, last: int, bytes_max: int) -> list[Frame] | None:
+        """From the entry that holds `first` on; None if that is not in memory."""
+        offsets = self.tail_offsets
+        if not offsets or first < offsets[0]:
+            return None
+        start = bisect_right(offsets, first) - 1
+        end = bisect_right(offsets, last)
+        chosen = self.tail_frames[start:end]
+        total = 0
+        for count, frame in enumerate(chosen):
+            total += frame.header.size
+            if total > bytes_max and count:  # One entry always goes, however large it is.
+                return chosen[:count]
+        return chosen
+
+    def evict(self, count: int) -> int:
+        """Drop the oldest frames from memory, if they can be read again. Bytes dropped."""
+        items = self.writing or self.lazy
+        if items:
+            # Whatever is not flushed in its segment stays: nobody could read it.
+            count = min(count, bisect_right(self.tail_offsets, items[0][0].header.offset - 1))
+        return self._drop_tail(0, count)
+
+    # --- helpers ---
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return tuple(Span(fault.before, fault.last) for fault in self.faulty)
+
+    def fault_at(self, offset: int) -> Fault | None:
+        for fault in self.faulty:
+            if fault.before.offset < offset <= fault.last.offset:
+                return fault
+        return None
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch at an offset above base; 0 where it cannot be known."""
+        fault = self.fault_at(offset) if self.faulty else None
+        if fault is not None:
+            return fault.last.epoch if offset == fault.last.offset else 0
+        epochs = self.epochs
+        place = bisect_right(epochs, offset, key=lambda start: start[1])
+        return epochs[place - 1][0] if place else self.base.epoch
+
+    def first_place(self) -> tuple[int, int]:
+        """(segment, position) of the first kept entry, or of where it will be."""
+        if self.start[0] == NO_SEGMENT and self.segments:
+            return self.segments[0].base, 0
+        return self.start
+
+    def file(self, segment: int) -> str:
+        return segment_file(self.directory, segment)
+
+    def segment_at(self, offset: int) -> int:
+        """The place in `segments` of the one that holds `offset`."""
+        place = bisect_right([found.base for found in self.segments], offset) - 1
+        assert place >= 0
+        return place
+
+    def _open_segment(self, segment: int) -> None:
+        if self.segments:
+            sealed = self.segments[-1]
+            self.rolled[sealed.base] = self.index
+            self.segments = (
+                *self.segments[:-1],
+                Segment(sealed.base, sealed.before, sealed.before_checksum, self.end),
+            )
+        self.segments = (*self.segments, Segment(segment, self.head, self.checksum))
+        self.index = SparseIndex(self._settings.index_bytes)
+
+    def _reopen_segments(self, segments: tuple[Segment, ...], end: int) -> None:
+        """These are the segments; the last of them is open and ends at `end`."""
+        if segments:
+            last = segments[-1]
+            if not self.segments or self.segments[-1].base != last.base:
+                index = self.rolled.pop(last.base, None)
+                self.index = index if index is not None else SparseIndex(self._settings.index_bytes)
+            segments = (*segments[:-1], Segment(last.base, last.before, last.before_checksum))
+            self.index.cut(end)
+        else:
+            self.index = SparseIndex(self._settings.index_bytes)
+        known = {found.base for found in segments}
+        self.rolled = {base: index for base, index in self.rolled.items() if base in known}
+        self.segments = segments
+
+    def _trim_tail(self) -> None:
+        """Nothing is above the head; and the frames are those that lead to it."""
+        self._drop_tail(bisect_right(self.tail_offsets, self.head.offset), len(self.tail_offsets))
+        if self.tail_frames and self.tail_frames[-1].checksum != self.checksum:
+            self._clear_tail()
+
+    def _clear_tail(self) -> None:
+        self._drop_tail(0, len(self.tail_offsets))
+
+    def _drop_tail(self, start: int, end: int) -> int:
+        """Bytes that were dropped."""
+        dropped = sum(FRAME_HEAD_BYTES + frame.header.size for frame in self.tail_frames[start:end])
+        del self.tail_frames[start:end]
+        del self.tail_offsets[start:end]
+        self._memory.bytes -= dropped
+        return dropped
+
+    def _shrink_fault(self, fault: Fault, frame: Frame, segment: int, position: int) -> None:
+        """`frame`, the first of `fault`, is whole."""
+        header = frame.header
+        end = position + FRAME_HEAD_BYTES + header.size
+        rest = Fault(
+            header.id,
+            frame.checksum,
+            segment,
+            end,
+            fault.last,
+            fault.last_checksum,
+            fault.next_segment,
+            fault.next_position,
+        )
+        finished = header.last == fault.last.offset
+        self.faulty = tuple(
+            rest if other is fault else other for other in self.faulty if other is not fault or not finished
+        )
+        # A segment that was sealed around a span ends where its last entry turns out to end.
+        self.segments = tuple(
+            Segment(found.base, found.before, found.before_checksum, end)
+            if found.base == segment and OPEN < found.size < end
+            else found
+            for found in self.segments
+        )
+        self._insert_epoch(header.epoch, header.offset)
+        if header.control is not None and isinstance(header.control, STICKY_CONTROLS):
+            known = [other for other in self.controls if other.offset != header.offset]
+            self.controls = tuple(sorted((*known, header), key=lambda other: other.offset))
+
+    def _insert_epoch(self, epoch: int, offset: int) -> None:
+        starts = [start for start in self.epochs if start[0] != epoch]
+        firsts = [start[1] for start in self.epochs if start[0] == epoch]
+        if epoch > self.base.epoch:
+            starts.append((epoch, min([offset, *firsts])))
+        self.epochs = tuple(sorted(starts))
+
+
+def with_fault(faulty: tuple[Fault, ...], fault: Fault) -> tuple[Fault, ...]:
+    """Faults in the order of the log; overlapping ones become one."""
+    kept = []
+    first, last = fault, fault
+    for other in faulty:
+        if other.last.offset <= fault.before.offset or other.before.offset >= fault.last.offset:
+            kept.append(other)
+            continue
+        first = other if other.before.offset < first.before.offset else first
+        last = other if other.last.offset > last.last.offset else last
+    merged = Fault(
+        first.before,
+        first.before_checksum,
+        first.segment,
+        first.position,
+        last.last,
+        last.last_checksum,
+        last.next_segment,
+        last.next_position,
+    )
+    return tuple(sorted((*kept, merged), key=lambda other: other.before.offset))
+
+
+def _timestamp(frame: Frame) -> int:
+    if not frame.payload:
+        return -1  # An entry whose payload was not read: its time is not known.
+    return int(_MAX_TIMESTAMP.unpack_from(frame.payload, _MAX_TIMESTAMP_AT)[0])

@@ -1,0 +1,357 @@
+"""Entries from segments: found with the sparse index, verified one by one, never trusted further than that.
+
+A read that meets damage gives what was good before it, and has the segment checked, so that both ends of
+the damage are known and its replica can ask a peer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from quorate.core.entry import EntryId, Header, Kind, Partition, Span
+from quorate.storage.check import SegmentCheck
+from quorate.storage.disk import Disk, DiskFailed, ReadAt
+from quorate.storage.frame import (
+    FRAME_HEAD_BYTES,
+    DamagedFrame,
+    Frame,
+    attach,
+    parse_head,
+)
+from quorate.storage.index import SparseIndex
+from quorate.storage.log import Item, Log
+from quorate.storage.records import OPEN
+from quorate.storage.segment import FOOTER_BYTES_MAX, DamagedFooter, parse_footer
+from quorate.storage.shared import LANE_CHECK, LANE_READ, Shared
+
+INDEXES_MAX = 64
+"""Indexes of sealed segments that are kept in memory."""
+RETRIES_MAX = 8
+
+GotFrames = Callable[[list[Frame]], None]
+GotSpans = Callable[[list[Span]], None]
+
+
+class Run(msgspec.Struct):
+    """Frames found one behind the other in a stretch of a segment."""
+
+    frames: list[Frame]
+    position: int
+    """Behind the last of them."""
+    need: int = 0
+    """Bytes that the next one needs, if it was not wholly there."""
+    damaged: bool = False
+
+
+def follow(
+    content: bytes, at: int, start: int, partition: Partition, *, first: int, last: int, bytes_max: int, heads: bool
+) -> Run:
+    """The entries that hold offsets `first … last`, from the frame at position `start` on.
+
+    `content` lies at position `at`. With `heads`, payloads are left out but for control entries.
+    """
+    run = Run([], start)
+    total = 0
+    before: Frame | None = None
+    position = start
+    while True:
+        if position + FRAME_HEAD_BYTES > at + len(content):
+            run.need = FRAME_HEAD_BYTES
+            break
+        try:
+            frame = parse_head(content, position - at, partition)
+            if before is not None and (
+                frame.prev != before.header.id or frame.prev_checksum != before.checksum
+            ):
+                raise DamagedFrame("", position, "the frame does not follow the one before it")
+            end = position + frame.size
+            wanted = frame.header.last >= first
+            if wanted and (not heads or frame.header.kind == Kind.CONTROL):
+                if end > at + len(content):
+                    run.need = frame.size
+                    break
+                frame = attach(frame, memoryview(content)[position - at + FRAME_HEAD_BYTES : end - at])
+        except DamagedFrame:
+            run.damaged = True
+            break
+        if frame.header.offset > last:
+            break
+        if wanted:
+            total += frame.header.size
+            if total > bytes_max and run.frames:
+                break
+            run.frames.append(frame)
+        before = frame
+        position = run.position = end
+        if frame.header.last >= last:
+            break
+    return run
+
+
+class Request:
+    __slots__ = ("bytes_max", "changes", "done", "first", "last", "log", "retries")
+
+    def __init__(self, log: Log, first: int, last: int, bytes_max: int, done: GotFrames) -> None:
+        self.log = log
+        self.first = first
+        self.last = last
+        self.bytes_max = bytes_max
+        self.done = done
+        self.changes = log.changes
+        self.retries = 0
+
+
+class Reader:
+    __slots__ = ("_hints", "_indexes", "_shared")
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._indexes: OrderedDict[str, SparseIndex] = OrderedDict()
+        self._hints: OrderedDict[Log, tuple[int, int, int, int]] = OrderedDict()
+        """Where the last read of a log ended: (changes, offset, segment, position). The next goes on there."""
+
+    def read(self, log: Log, first: int, last: int, bytes_max: int, done: GotFrames) -> None:
+        self._begin(Request(log, first, last, bytes_max, done))
+
+    def forget(self, file: str) -> None:
+        """The file is about to change or to go."""
+        self._indexes.pop(file, None)
+
+    # --- steps of a read ---
+
+    def _begin(self, request: Request) -> None:
+        log, first = request.log, request.first
+        request.changes = log.changes
+        request.retries += 1
+        frames = [] if log.deleted or request.retries > RETRIES_MAX else self._from_memory(request)
+        if frames is not None:
+            self._later(request, frames)
+            return
+        item = waiting_item(log, first)
+        if item is not None:
+            frame, segment, position, _, _ = item
+            self._fetch(request, log.file(segment), position, position, frame.size, position + frame.size)
+            return
+        segment = log.segments[log.segment_at(first)]
+        file = log.file(segment.base)
+        flushed = log.flushed()
+        assert segment.base <= flushed.segment, "what is not flushed is in memory"
+        end = segment.size if segment.base < flushed.segment else flushed.position
+        hint = self._hints.get(log)
+        if hint is not None and hint[:3] == (log.changes, first, segment.base):
+            self._fetch(request, file, hint[3], hint[3], self._shared.settings.read_bytes, end)
+            return
+        index = log.index if segment.size == OPEN else log.rolled.get(segment.base) or self._indexes.get(file)
+        if index is None:
+            self._load_index(request, file, segment.size)
+            return
+        _, position = index.find(first)
+        self._fetch(request, file, position, position, self._shared.settings.read_bytes, end)
+
+    def _from_memory(self, request: Request) -> list[Frame] | None:
+        """What can be said without reading; None if it must be read."""
+        log, first = request.log, request.first
+        if not log.base.offset < first <= min(log.head.offset, request.last):
+            return []
+        frames = log.frames(first, request.last, request.bytes_max)
+        if frames is not None:
+            return frames
+        if log.fault_at(first) is not None or not log.segments:
+            return []
+        return waiting_frames(log, first, request.last, request.bytes_max)
+
+    def _later(self, request: Request, frames: list[Frame]) -> None:
+        self._shared.submit(LANE_READ, (), lambda _: request.done(frames))
+
+    def _load_index(self, request: Request, file: str, size: int) -> None:
+        def done(content: bytes) -> None:
+            index = SparseIndex(self._shared.settings.index_bytes)
+            try:
+                footer = parse_footer(content, request.log.partition)
+                index = SparseIndex(self._shared.settings.index_bytes, footer.index)
+            except DamagedFooter:
+                pass  # Slower without: the segment is read from its start.
+            self._indexes[file] = index
+            if len(self._indexes) > INDEXES_MAX:
+                self._indexes.popitem(last=False)
+            self._begin(request)
+
+        self._submit(LANE_READ, file, size, FOOTER_BYTES_MAX, done)
+
+    def _fetch(self, request: Request, file: str, start: int, at: int, length: int, end: int) -> None:
+        """Read from `at`, and go on with the frame at `start`."""
+
+        def done(content: bytes) -> None:
+            if request.log.changes != request.changes:
+                self._begin(request)
+                return
+            log = request.log
+            last = min(request.last, _last_before_fault(log, request.first))
+            run = follow(
+                content,
+                at,
+                start,
+                log.partition,
+                first=request.first,
+                last=last,
+                bytes_max=request.bytes_max,
+                heads=False,
+            )
+            short = len(content) < min(length, end - at)
+            if run.frames and not run.damaged:
+                self._finish(request, file, run)
+            elif run.need and not short and not run.damaged and run.position < end:
+                self._fetch(request, file, run.position, run.position, max(run.need, length), end)
+            else:
+                self._investigate(request, run.frames)
+
+        self._submit(LANE_READ, file, at, min(length, end - at), done)
+
+    def _finish(self, request: Request, file: str, run: Run) -> None:
+        log = request.log
+        frames = run.frames
+        # The right offset in the wrong epoch is a stale block: what was here before the log was cut.
+        if frames[0].header.offset > request.first or any(
+            frame.header.epoch != log.epoch_at(frame.header.offset) for frame in frames
+        ):
+            self._investigate(request, [])
+            return
+        segment = log.segments[log.segment_at(frames[-1].header.offset)].base
+        self._hints[log] = (log.changes, frames[-1].header.last + 1, segment, run.position)
+        self._hints.move_to_end(log)
+        if len(self._hints) > INDEXES_MAX:
+            self._hints.popitem(last=False)
+        request.done(frames)
+
+    def _investigate(self, request: Request, good: list[Frame]) -> None:
+        """Something is wrong in this segment: find out what, tell, and answer with what was good."""
+        log = request.log
+        if request.changes != log.changes or log.deleted:
+            self._begin(request)
+            return
+        place = log.segment_at(request.first)
+        self._check_segment(log, place, [], lambda _: request.done(good))
+
+    def _submit(
+        self, lane: str, file: str, at: int, length: int, done: Callable[[bytes], None]
+    ) -> None:
+        """Read; what cannot be read is as bad as what is not there."""
+        shared = self._shared
+
+        def completed(error: Exception | None, results: list[bytes]) -> None:
+            if not shared.dead:
+                done(results[0] if error is None else b"")
+
+        shared.disk.submit(lane, (ReadAt(file, at, max(length, 0)),), completed)
+
+    # --- checks ---
+
+    def check(self, log: Log, done: GotSpans) -> None:
+        """Verify all of a log's segments, one block at a time."""
+        self._check_next(log, log.segments[0].base if log.segments else 0, [], done)
+
+    def _check_next(self, log: Log, base: int, found: list[Span], done: GotSpans) -> None:
+        place = next((at for at, segment in enumerate(log.segments) if segment.base >= base), None)
+        if place is None or log.deleted:
+            self._shared.submit(LANE_CHECK, (), lambda _: done(found))
+            return
+        following = log.segments[place].base + 1
+        self._check_segment(log, place, found, lambda spans: self._check_next(log, following, spans, done))
+
+    def _check_segment(self, log: Log, place: int, found: list[Span], done: GotSpans) -> None:
+        checking = SegmentCheck(log, place, self._shared.settings.read_bytes)
+        changes = log.changes
+        file = log.file(log.segments[place].base)
+
+        def read() -> None:
+            if checking.request is None:
+                done(found + self._tell(log, checking))
+            else:
+                self._submit(LANE_CHECK, file, *checking.request, fed)
+
+        def fed(content: bytes) -> None:
+            if log.changes != changes or log.deleted:
+                done(found)  # What was checked is not the log any more.
+                return
+            checking.feed(content)
+            read()
+
+        read()
+
+    def _tell(self, log: Log, checking: SegmentCheck) -> list[Span]:
+        known = log.spans
+        new = []
+        for fault in checking.faults:
+            span = Span(fault.before, fault.last)
+            if log.mark_faulty(fault) and span not in known:
+                new.append(span)
+        for span in new:
+            self._shared.listener.damaged(log.partition, span)
+        return new
+
+
+def waiting_item(log: Log, offset: int) -> Item | None:
+    """The entry that holds `offset`, if it waits for its segment to be flushed."""
+    for items in (log.writing, log.lazy):
+        if items and items[0][0].header.offset <= offset <= items[-1][0].header.last:
+            low, high = 0, len(items)
+            while high - low > 1:
+                middle = (low + high) // 2
+                if items[middle][0].header.offset <= offset:
+                    low = middle
+                else:
+                    high = middle
+            return items[low] if offset <= items[low][0].header.last else None
+    return None
+
+
+def waiting_frames(log: Log, first: int, last: int, bytes_max: int) -> list[Frame] | None:
+    """Entries that only the journal holds yet, from `first` on; None if that one is in its segment."""
+    frames: list[Frame] = []
+    total = 0
+    while first <= last:
+        item = waiting_item(log, first)
+        if item is None or item[4]:
+            break
+        total += item[0].header.size
+        if frames and total > bytes_max:
+            break
+        frames.append(item[0])
+        first = item[0].header.last + 1
+    return frames or None
+
+
+def _last_before_fault(log: Log, first: int) -> int:
+    """The last offset that can be read in one go."""
+    return min((fault.before.offset for fault in log.faulty if fault.before.offset >= first), default=1 << 62)
+
+
+def headers_now(
+    disk: Disk, log: Log, first: int, upto: tuple[EntryId, int, int], bytes_max: int
+) -> list[Header] | None:
+    """Headers from the entry that holds `first` (or from as far back as is quick) up to a known entry.
+
+    `upto` is that entry's id, and the segment and position where it ends. None if they cannot be read.
+    Blocking: for opening a store.
+    """
+    last, segment, end = upto
+    index = log.index if log.segments and log.segments[-1].base == segment else None
+    _, position = index.find(first) if index is not None else (-1, 0)
+    if end - position > bytes_max and index is not None:
+        _, position = index.find(last.offset)
+    if end - position > bytes_max:
+        return []
+    try:
+        content = disk.read_now(log.file(segment), position, end - position)
+    except DiskFailed:
+        return None
+    run = follow(
+        content, position, position, log.partition, first=0, last=last.offset, bytes_max=1 << 62, heads=True
+    )
+    if run.damaged or run.position != end or not run.frames or run.frames[-1].header.id != last:
+        return None
+    return [frame.header for frame in run.frames]
+

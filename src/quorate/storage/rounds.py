@@ -1,0 +1,388 @@
+"""Group commit: whatever is ordered while a round is being flushed goes into the next one together.
+
+One round is in flight at a time: [what goes straight to segments …, the journal's round, flush all of that].
+When it is done, the orders in it are durable, and the round after it starts by saying so (rule 2: the mark).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from quorate.storage.disk import Buffer, DiskFull, Flush, FlushDirectory, Operation
+from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
+from quorate.storage.journal import Round
+from quorate.storage.log import NO_SEGMENT, Item, Log
+from quorate.storage.records import (
+    COPIED,
+    COPY,
+    COPY_BYTES,
+    ENTRY,
+    ENTRY_OVERHEAD,
+    LARGE,
+    MARK_BYTES,
+    MARKS,
+    MARKS_BYTES,
+    RECORD_HEADER_BYTES,
+    Record,
+    View,
+    pack_copy,
+    pack_entry,
+    pack_mark,
+    pack_marks,
+    pack_record,
+)
+from quorate.storage.shared import LANE_JOURNAL, Shared
+
+DISK_FULL = "disk full"
+_COPIED = frozenset(int(kind) for kind in COPIED)
+_ENTRY_BYTES = ENTRY_OVERHEAD + FRAME_HEAD_BYTES
+
+
+class Batch:
+    """Orders that become durable together."""
+
+    __slots__ = (
+        "after",
+        "barred",
+        "before",
+        "directories",
+        "entries",
+        "failures",
+        "files",
+        "firsts",
+        "ios",
+        "orders",
+        "size",
+        "views",
+    )
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[int, Log, Any, tuple[int, int] | None]] = []
+        """(type, log, item or body, the offsets that are left), in the order in which they were given."""
+        self.size = 0
+        """Of their records in the journal."""
+        self.ios: dict[Log, int] = {}
+        self.firsts: dict[Log, int] = {}
+        """The last and the first io of each log."""
+        self.before: list[tuple[Log, Operation]] = []
+        """What must be done before the journal says that it is."""
+        self.files: list[tuple[Log, str]] = []
+        self.directories: list[tuple[Log, str]] = []
+        """What is flushed along with the journal."""
+        self.barred: set[Log] = set()
+        """Logs that are cut in here: nothing may be written straight over what is cut until that is durable."""
+        self.failures: list[tuple[Log, int, str]] = []
+        self.after: list[tuple[Log, Callable[[], None]]] = []
+        """What can be done once all of it is durable."""
+        self.entries: dict[Log, None] = {}
+        self.views: dict[Log, tuple[View, tuple[bytes, int, bool]]] | None = None
+        """The logs as this round leaves them: set when nothing can be added any more."""
+
+    def add(self, log: Log, io: int) -> None:
+        self.ios[log] = io
+        self.firsts.setdefault(log, io)
+
+    def add_record(self, kind: int, log: Log, body: bytes, kept: tuple[int, int] | None = None) -> None:
+        """`kept`: the entries between these offsets are left, because of this order."""
+        self.orders.append((kind, log, body, kept))
+        self.size += RECORD_HEADER_BYTES + len(body)
+        if kept is not None:
+            self.barred.add(log)
+
+    def close(self) -> None:
+        if self.views is None:
+            self.views = {
+                log: (log.view(), (log.state, log.state_number, log.state_damaged)) for log in self.ios
+            }
+
+    def remove(self, log: Log) -> None:
+        """As if this log had ordered nothing."""
+        self.orders = [order for order in self.orders if order[1] is not log]
+        self.before = [pair for pair in self.before if pair[0] is not log]
+        self.files = [pair for pair in self.files if pair[0] is not log]
+        self.directories = [pair for pair in self.directories if pair[0] is not log]
+        self.after = [pair for pair in self.after if pair[0] is not log]
+        self.failures = [failure for failure in self.failures if failure[0] is not log]
+        self.ios.pop(log, None)
+        self.firsts.pop(log, None)
+        self.entries.pop(log, None)
+        if self.views is not None:
+            self.views.pop(log, None)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.ios or self.failures or self.after)
+
+
+class Rounds:
+    """The queue of batches, and the one in flight."""
+
+    __slots__ = (
+        "_copies",
+        "_held",
+        "_notifying",
+        "_previous",
+        "_queue",
+        "_shared",
+        "busy",
+        "completed",
+        "make_room",
+        "unmirrored",
+        "unmirrored_copies",
+    )
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._queue: deque[Batch] = deque((Batch(),))
+        self._previous: list[Log] | None = None
+        """Logs that the last round touched: the next one starts with their marks."""
+        self._copies: list[Record] = []
+        self._held = 0
+        self._notifying = False
+        self.busy = False
+        """A round, or a change of generation, is on its way in the journal's lane."""
+        self.unmirrored: dict[Log, None] = {}
+        self.unmirrored_copies: list[Record] = []
+        """What has happened since the second place was last written."""
+        self.completed: Callable[[bool], None] = lambda cut: None
+        """Called when a round is durable, before anybody hears of it; with whether a log was cut in it."""
+        self.make_room: Callable[[int], None] = lambda need: None
+
+    # --- orders ---
+
+    def batch(self, log: Log, *, direct: bool = False) -> Batch:
+        """The batch that the next order belongs to."""
+        batch = self._queue[-1]
+        if batch.views is not None:
+            batch = self._open()
+        elif batch.size > self._shared.settings.round_bytes_max or (direct and log in batch.barred):
+            batch.close()
+            batch = self._open()
+        return batch
+
+    def _open(self) -> Batch:
+        batch = Batch()
+        self._queue.append(batch)
+        return batch
+
+    def refuse(self, log: Log, io: int, reason: str) -> None:
+        """An order that cannot be carried out fails after everything ordered before it is durable."""
+        log.failed = True
+        log.told = False
+        batch = self._queue[-1]
+        if batch.views is not None:
+            batch = self._open()
+        batch.failures.append((log, io, reason))
+
+    def fail_waiting(self, logs: list[Log], reason: str) -> None:
+        """Orders of these logs that are not durable never will be."""
+        for log in logs:
+            io = next(batch.firsts[log] for batch in self._queue if log in batch.firsts)
+            for batch in self._queue:
+                batch.remove(log)
+            log.go_back()
+            log.failed = True
+            log.told = False
+            self._queue[0].failures.append((log, io, reason))
+
+    def forget(self, log: Log) -> None:
+        """The log is deleted: nobody waits for its orders."""
+        for batch in self._queue:
+            batch.ios.pop(log, None)
+            batch.failures = [failure for failure in batch.failures if failure[0] is not log]
+
+    def waiting_entries(self) -> list[Log]:
+        """Logs whose entries wait for a round."""
+        return list(dict.fromkeys(log for batch in self._queue for log in batch.entries))
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(batch.size for batch in self._queue)
+
+    # --- rounds ---
+
+    def hold(self) -> None:
+        """No round may start until `release`."""
+        self._held += 1
+
+    def release(self) -> None:
+        self._held -= 1
+        assert self._held >= 0
+        self.pump()
+
+    def pump(self) -> None:
+        """Start a round, if none is on its way and something is ordered."""
+        if self.busy or self._held or self._notifying or self._shared.dead:
+            return
+        batch = self._queue[0]
+        if batch.idle:
+            return
+        batch.close()
+        if not batch.orders and not batch.before:
+            self.busy = True
+            self._shared.submit(LANE_JOURNAL, (), lambda _: self._finish(batch, None))
+            return
+        need = batch.size + self._opening_size()
+        if not self._shared.journal.fits(need):
+            self.make_room(need)
+            return
+        self.busy = True
+        self._start(batch)
+
+    def _start(self, batch: Batch) -> None:
+        journal = self._shared.journal
+        prepared = None
+        operations = [operation for _, operation in batch.before]
+        files = [file for _, file in batch.files]
+        if batch.orders:
+            prepared = journal.prepare(*self._build(batch, journal.sequence + 1))
+            operations.append(prepared.write)
+            files.append(prepared.write.file)
+        if files:
+            operations.append(Flush(tuple(dict.fromkeys(files))))
+        operations += [
+            FlushDirectory(directory) for directory in dict.fromkeys(name for _, name in batch.directories)
+        ]
+        self._shared.submit(LANE_JOURNAL, operations, lambda error: self._done(batch, prepared, error))
+
+    def _opening_size(self) -> int:
+        """Bytes of what a round says about the one before it."""
+        size = MARKS_BYTES + MARK_BYTES * len(self._previous or ())
+        return size + sum(COPY_BYTES + len(record.body) for record in self._copies)
+
+    def _build(self, batch: Batch, sequence: int) -> tuple[list[Buffer], int]:
+        """The records of a round: first what is now certain about the round before, then the orders."""
+        buffers: list[Buffer] = []
+        ordinal = 0
+        if self._previous is not None:
+            marks = [mark_of(log) for log in self._previous if not log.deleted]
+            buffers.append(pack_record(MARKS, sequence, 0, pack_marks(sequence - 2, sequence - 1, marks)))
+            ordinal = 1
+        for record in self._copies:
+            buffers.append(pack_record(COPY, sequence, ordinal, pack_copy(record)))
+            ordinal += 1
+        for kind, _, what, _ in batch.orders:
+            if kind == ENTRY or kind == LARGE:
+                frame, segment, position, cuts, large = what
+                pack_entry(buffers, sequence, ordinal, frame, segment, position, cuts, large)
+            else:
+                buffers.append(pack_record(kind, sequence, ordinal, what))
+            ordinal += 1
+        return buffers, ordinal
+
+    # --- completions ---
+
+    def _done(self, batch: Batch, prepared: Round | None, error: DiskFull | None) -> None:
+        shared = self._shared
+        if error is not None:
+            logs = list(dict.fromkeys(log for log, _ in batch.before))
+            if not logs:  # The journal's own space was allocated long ago.
+                shared.die(f"the journal cannot be written: {error}")
+                return
+            shared.full = True
+            self.fail_waiting(logs, DISK_FULL)
+            self._again(batch)
+            return
+        if prepared is not None:
+            self._note(batch, prepared)
+        self._finish(batch, prepared)
+
+    def _again(self, batch: Batch) -> None:
+        """What is left of a batch after some of its logs have failed."""
+        if batch.orders or batch.before:
+            self._start(batch)
+        else:
+            self._shared.submit(LANE_JOURNAL, (), lambda _: self._finish(batch, None))
+
+    def _note(self, batch: Batch, prepared: Round) -> None:
+        """The next round, and the second place, will say what this one did."""
+        first_ordinal = (self._previous is not None) + len(self._copies)
+        self._copies = [
+            Record(kind, prepared.sequence, ordinal, what)
+            for ordinal, (kind, _, what, _) in enumerate(batch.orders, first_ordinal)
+            if kind in _COPIED
+        ]
+        self.unmirrored_copies += self._copies
+        self._shared.journal.written(prepared)
+
+    def _finish(self, batch: Batch, prepared: Round | None) -> None:
+        assert self._queue[0] is batch
+        assert batch.views is not None
+        self._queue.popleft()
+        if not self._queue:
+            self._queue.append(Batch())
+        self._settle(batch)
+        for log, (view, state) in batch.views.items():
+            log.durable = view
+            log.durable_state = state
+        if prepared is not None:
+            self._previous = list(batch.views)
+            self.unmirrored.update(dict.fromkeys(batch.views))
+            for log, _ in batch.directories:
+                log.directory_made = True
+        self.busy = False
+        self._notifying = True
+        try:
+            self.completed(bool(batch.barred))
+            self._notify(batch)
+        finally:
+            self._notifying = False
+        self.pump()
+
+    def _settle(self, batch: Batch) -> None:
+        """Entries are the journal's to keep until their segments are flushed; cut ones are nobody's."""
+        added = 0
+        for kind, log, what, kept in batch.orders:
+            if kind == ENTRY:
+                log.lazy.append(what)
+                added += _ENTRY_BYTES + what[0].header.size
+            elif kind == LARGE:
+                log.lazy.append(without_payload(what))
+                added += _ENTRY_BYTES
+            elif kept is not None:
+                added -= log.forget_outside(*kept)
+        self._shared.lazy_bytes += added
+
+    def _notify(self, batch: Batch) -> None:
+        listener = self._shared.listener
+        for _, after in batch.after:
+            after()
+        for log, io in batch.ios.items():
+            if not log.deleted:
+                listener.persisted(log.partition, io)
+        for log, io, reason in batch.failures:
+            if not log.deleted:
+                log.told = True
+                listener.failed(log.partition, io, reason)
+
+    def generation_began(self) -> None:
+        """A checkpoint has said everything, in both places."""
+        self._previous = None
+        self._copies = []
+        self.unmirrored = {}
+        self.unmirrored_copies = []
+
+
+def mark_of(log: Log) -> bytes:
+    """What is durable of a log, in one line of a record."""
+    view = log.durable
+    segment = view.segments[-1].base if view.segments else NO_SEGMENT
+    return pack_mark(
+        log.partition,
+        view.head,
+        view.checksum,
+        segment,
+        view.end,
+        log.commit,
+        log.durable_state[1],
+        view.cuts,
+    )
+
+
+def without_payload(item: Item) -> Item:
+    """An entry that is in its segment already need not be kept in memory."""
+    frame, segment, position, cuts, large = item
+    bare = Frame(frame.header, frame.head, b"", frame.prev, frame.prev_checksum, frame.checksum)
+    return bare, segment, position, cuts, large

@@ -1,0 +1,410 @@
+"""One store per node: the logs, states and snapshots of all its replicas on one disk.
+
+Orders (`append`, `cut`, `save_state`, …) take effect in memory at once and are answered later, per replica in the
+order in which they were given: `listener.persisted` or `listener.failed`. Until then they promise nothing.
+`docs/STORAGE.md` explains how bytes lie on the disk and why a restart can tell torn from damaged.
+
+Never blocks, but for two rare things: opening, and finding the place of an old entry when the log is cut there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from quorate import batch as batches
+from quorate.core.entry import EntryId, Header, Kind, Partition, Snapshot, Span
+from quorate.storage.disk import Buffer, Disk, DiskFull, FlushDirectory, Operation, Unlink, Write
+from quorate.storage.frame import FRAME_HEAD_BYTES, Frame, build, control_payload
+from quorate.storage.log import Log
+from quorate.storage.places import locate
+from quorate.storage.reading import Reader
+from quorate.storage.records import (
+    BASE,
+    CREATE,
+    CUT,
+    DELETE,
+    ENTRY,
+    ENTRY_OVERHEAD,
+    LARGE,
+    STATE,
+    Base,
+    Create,
+    Cut,
+    Delete,
+    State,
+    encode_body,
+)
+from quorate.storage.recovery import RecoveredLog, Recovery
+from quorate.storage.rounds import DISK_FULL, Rounds
+from quorate.storage.settings import TINY, StoreSettings
+from quorate.storage.shared import LANE_SEGMENTS, Listener, Shared
+from quorate.storage.snapshots import Snapshots
+from quorate.storage.write_back import WriteBack
+
+__all__ = ["TINY", "Listener", "RecoveredLog", "Store", "StoreSettings"]
+
+_ENTRY_BYTES = ENTRY_OVERHEAD + FRAME_HEAD_BYTES
+_ALL = 1 << 62
+
+
+class Store:
+    def __init__(self, shared: Shared) -> None:
+        """Use `open`."""
+        self._shared = shared
+        self._logs = shared.logs
+        self._rounds = Rounds(shared)
+        self._write_back = WriteBack(shared, self._rounds)
+        self._snapshots = Snapshots(shared)
+        self._reader = Reader(shared)
+        self._recovered: dict[Partition, RecoveredLog] = {}
+        self._strangers: frozenset[str] = frozenset()
+        """Directories of partitions that the journal does not know: never touched (rule 4)."""
+
+    @classmethod
+    def open(cls, disk: Disk, settings: StoreSettings, listener: Listener) -> Store:
+        """Read the disk, and start a new generation of the journal. Blocks.
+
+        Raises ForeignDirectory or DamagedStore where nothing can be proven about what is there.
+        """
+        shared = Shared(disk, settings, listener)
+        store = cls(shared)
+        recovery = Recovery(shared, store._write_back, store._snapshots)
+        recovery.run()
+        store._recovered = recovery.recovered
+        store._strangers = recovery.strangers
+        for partition in recovery.deleted:
+            store._remove_files(shared.deleting[partition])
+        store._write_back.housekeep()
+        return store
+
+    def close(self) -> None:
+        """Nothing is written or told any more; what is durable is enough to open the store again."""
+        self._shared.dead = True
+
+    # --- what is there ---
+
+    def partitions(self) -> list[Partition]:
+        return list(self._logs)
+
+    def recovered(self, partition: Partition) -> RecoveredLog:
+        """What was found of a log when the store was opened, or what a new one starts with."""
+        found = self._recovered.get(partition)
+        log = self._logs[partition]
+        if found is None:
+            found = RecoveredLog(log.base, log.head)
+        return msgspec.structs.replace(
+            found,
+            state=log.state if log.state_number else None,
+            state_damaged=log.state_damaged,
+            snapshot=self._snapshots.newest(log),
+        )
+
+    def create(self, partition: Partition, io: int, state: bytes) -> None:
+        """A new replica, with its first state."""
+        assert partition not in self._logs
+        shared = self._shared
+        log = Log(partition, shared.settings, shared.memory)
+        self._logs[partition] = log
+        if log.directory in self._strangers:
+            self._rounds.refuse(log, io, f"{log.directory} is there and unknown to the journal: move it away")
+            return
+        if partition in shared.deleting:
+            self._rounds.hold()  # Until the files of the one that had this name are gone.
+        log.state = state
+        log.state_number = 1
+        batch = self._rounds.batch(log)
+        batch.add_record(CREATE, log, encode_body(Create(partition, state)))
+        batch.add(log, io)
+
+    def delete(self, partition: Partition) -> None:
+        """Forget a replica and remove its files."""
+        shared = self._shared
+        log = self._logs.pop(partition)
+        self._recovered.pop(partition, None)
+        shared.deleting[partition] = log
+        log.deleted = True
+        log.forget_outside(0, -1)
+        shared.lazy_bytes = sum(other.lazy_bytes for other in self._logs.values())
+        self._snapshots.forget(log)
+        self._rounds.forget(log)
+        batch = self._rounds.batch(log)
+        batch.add_record(DELETE, log, encode_body(Delete(partition)))
+        batch.after.append((log, lambda: self._remove_files(log)))
+
+    def _remove_files(self, log: Log) -> None:
+        """Behind whatever is still being written there: list what is left, and remove it."""
+        shared = self._shared
+
+        def listed(_: DiskFull | None) -> None:
+            names = shared.disk.list_now(log.directory)
+            operations: list[Operation] = [Unlink(f"{log.directory}/{name}") for name in names]
+            if names:
+                operations.append(FlushDirectory(log.directory))
+            shared.submit(LANE_SEGMENTS, operations, removed)
+
+        def removed(_: DiskFull | None) -> None:
+            del shared.deleting[log.partition]
+            if log.partition in self._logs:
+                self._rounds.release()
+
+        shared.submit(LANE_SEGMENTS, (), listed)
+
+    # --- the log ---
+
+    def seal(
+        self, partition: Partition, headers: Sequence[Header], payloads: Sequence[Buffer]
+    ) -> list[Frame]:
+        """Frames that continue this log's chain. Control entries have no payload of their own yet."""
+        log = self._logs[partition]
+        prev, checksum = log.head, log.checksum
+        frames = []
+        waiting = iter(payloads)
+        for header in headers:
+            if header.kind == Kind.CONTROL:
+                payload = control_payload(header)
+            else:
+                payload = batches.stamp(next(waiting), offset=header.offset, epoch=header.epoch)
+            frame = build(partition, header, payload, prev, checksum)
+            frames.append(frame)
+            prev, checksum = frame.header.id, frame.checksum
+        return frames
+
+    def append(self, partition: Partition, io: int, frames: Sequence[Frame]) -> None:
+        """The log goes on with these entries. Frames that do not continue its chain are refused."""
+        log = self._logs[partition]
+        if log.failed or self._shared.dead:
+            return
+        head, checksum = log.head, log.checksum
+        size = 0
+        for frame in frames:
+            if frame.prev_checksum != checksum or frame.prev != head:
+                self._rounds.refuse(log, io, f"chain broken: {frame} does not continue {head} of {log}")
+                return
+            header = frame.header
+            head, checksum = header.id, frame.checksum
+            size += _ENTRY_BYTES + header.size
+        if self._shared.full and not self._fits(frames, size):
+            self._rounds.refuse(log, io, DISK_FULL)
+            return
+        # An order is never divided between rounds: one that is too big for the journal goes around it.
+        settings = self._shared.settings
+        large_from = settings.journal_entry_max if size <= settings.round_bytes_max else 0
+        batch = self._rounds.batch(log, direct=any(frame.header.size > large_from for frame in frames))
+        orders = batch.orders
+        for frame in frames:
+            segment, position = log.place(frame)
+            log.push(frame, segment, position)
+            if frame.header.size > large_from:
+                orders.append((LARGE, log, (frame, segment, position, log.cuts, True), None))
+                batch.size += _ENTRY_BYTES
+                batch.before.append((log, Write(log.file(segment), position, (frame.head, frame.payload))))
+                batch.files.append((log, log.file(segment)))
+                if segment > log.named_upto:
+                    batch.directories.append((log, log.directory))
+                    batch.after.append((log, partial(log.named, segment)))
+            else:
+                orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
+                batch.size += _ENTRY_BYTES + frame.header.size
+        batch.entries[log] = None
+        batch.add(log, io)
+
+    def _fits(self, frames: Sequence[Frame], size: int) -> bool:
+        """Whether the journal has room to keep these entries for as long as the disk is full."""
+        settings, journal = self._shared.settings, self._shared.journal
+        if any(frame.header.size > settings.journal_entry_max for frame in frames):
+            return False
+        reserve = settings.reserve_bytes
+        if all(frame.header.kind == Kind.CONTROL for frame in frames):
+            reserve //= 2
+        return self._live_bytes() + size <= journal.size - reserve
+
+    def _live_bytes(self) -> int:
+        """What the next generation must hold at least."""
+        return self._write_back.checkpoint_bytes + self._shared.lazy_bytes + self._rounds.waiting_bytes
+
+    def cut(self, partition: Partition, io: int, to: EntryId) -> None:
+        """Forget every entry above `to`. Durable before anything is written over them."""
+        log = self._logs[partition]
+        if self._shared.dead or (log.failed and not log.told):
+            return
+        log.failed = False
+        place = locate(self._shared, log, to)
+        if place is None:
+            self._rounds.refuse(log, io, f"{to} cannot be found in {log}")
+            return
+        checksum, segment, position = place
+        batch = self._rounds.batch(log)
+        gone = log.cut(to, checksum, segment, position)
+        record = Cut(partition, to, checksum, segment, position, log.cuts)
+        batch.add_record(CUT, log, encode_body(record), kept=(-1, to.offset))
+        batch.add(log, io)
+        if gone:
+            # Segments of these names may come again: nothing goes on before they are gone.
+            batch.after.append((log, lambda: self._write_back.unlink(log, gone, hold=True)))
+
+    def remove_prefix(self, partition: Partition, io: int, to: EntryId) -> None:
+        """Entries up to `to` need not be kept. Segments that hold nothing else are removed afterwards."""
+        log = self._logs[partition]
+        if log.failed or self._shared.dead:
+            return
+        batch = self._rounds.batch(log)
+        batch.add(log, io)
+        place = locate(self._shared, log, to) if to.offset > log.base.offset else None
+        if place is None:
+            return  # Nothing needs to be removed: it is only allowed.
+        checksum, segment, position = place
+        gone = log.remove_prefix(to, checksum, (segment, position))
+        batch.add_record(BASE, log, encode_body(Base(partition, log.view())), kept=(to.offset, _ALL))
+        batch.after.append((log, lambda: self._write_back.unlink(log, gone, hold=False)))
+
+    def repair(self, partition: Partition, io: int, frames: Sequence[Frame]) -> None:
+        """Write these entries where faulty ones were. They must fit the span's chain on either side."""
+        log = self._logs[partition]
+        if log.failed or self._shared.dead:
+            return
+        batch = self._rounds.batch(log, direct=True)
+        before = log.view()
+        writes = []
+        for frame in frames:
+            place = log.repair(frame)
+            if place is None:
+                log.become(before)
+                self._rounds.refuse(log, io, f"chain broken: {frame} fits no faulty span of {log}")
+                return
+            writes.append(Write(log.file(place[0]), place[1], (frame.head, frame.payload)))
+        batch.before += [(log, write) for write in writes]
+        batch.files += [(log, write.file) for write in writes]
+        batch.directories.append((log, log.directory))  # The file itself may have been what was lost.
+        batch.add(log, io)
+
+    # --- state and snapshots ---
+
+    def save_state(self, partition: Partition, io: int, state: bytes) -> None:
+        log = self._logs[partition]
+        if log.failed or self._shared.dead:
+            return
+        batch = self._rounds.batch(log)
+        log.state = state
+        log.state_number += 1
+        log.state_damaged = False
+        batch.add_record(STATE, log, encode_body(State(partition, log.state_number, state)))
+        batch.add(log, io)
+
+    def stage_chunk(self, partition: Partition, io: int, at: int, data: bytes) -> None:
+        """Keep a piece of an arriving snapshot; `at` 0 starts a new one."""
+        log = self._logs[partition]
+        if log.failed or self._shared.dead:
+            return
+        operations = self._snapshots.stage(log, at, data)
+        if operations is None:
+            self._rounds.refuse(log, io, f"a piece at {at} does not continue the incoming snapshot")
+            return
+        batch = self._rounds.batch(log, direct=True)
+        batch.before += [(log, operation) for operation in operations]
+        batch.add(log, io)
+
+    def install_snapshot(self, partition: Partition, io: int, snapshot: Snapshot, *, keep: bool) -> None:
+        """The staged snapshot is whole: the log starts behind it; with `keep`, what is above it stays."""
+        log = self._logs[partition]
+        if log.failed or self._shared.dead:
+            return
+        place = locate(self._shared, log, snapshot.last) if keep else None
+        installing = self._snapshots.install(log, snapshot)
+        if installing is None or (keep and place is None):
+            self._rounds.refuse(log, io, f"the snapshot of {snapshot.last} is not whole, or not of {log}")
+            return
+        operations, kept = installing
+        batch = self._rounds.batch(log, direct=True)
+        batch.before += [(log, operation) for operation in operations]
+        if place is not None:
+            gone = log.remove_prefix(snapshot.last, place[0], (place[1], place[2]))
+            left = snapshot.last.offset, _ALL
+        else:
+            gone = log.restart_after(snapshot.last, snapshot.checksum, ())
+            left = _ALL, _ALL
+        batch.add_record(BASE, log, encode_body(Base(partition, log.view())), kept=left)
+        batch.add(log, io)
+        batch.after.append((log, kept))
+        batch.after.append((log, lambda: self._write_back.unlink(log, gone, hold=not keep)))
+
+    def save_snapshot(
+        self,
+        partition: Partition,
+        last: EntryId,
+        checksum: int,
+        data: bytes,
+        done: Callable[[Exception | None], None],
+    ) -> None:
+        """Keep a snapshot of everything up to `last`; older ones are removed when it is durable."""
+        if not self._shared.dead:
+            self._snapshots.save(self._logs[partition], last, checksum, data, done)
+
+    def read_snapshot(
+        self, partition: Partition, at: int, length: int, done: Callable[[bytes], None]
+    ) -> None:
+        """A piece of the newest snapshot; empty if it is not there or not intact."""
+        if not self._shared.dead:
+            self._snapshots.read(self._logs[partition], at, length, done)
+
+    def snapshot_now(self, partition: Partition) -> bytes | None:
+        """All of the newest snapshot, verified. Blocks: for opening."""
+        return self._snapshots.data_now(self._logs[partition])
+
+    # --- reading ---
+
+    def note_commit(self, partition: Partition, offset: int) -> None:
+        """A hint, saved along with marks: everything up to `offset` is settled."""
+        log = self._logs[partition]
+        log.commit = max(log.commit, offset)
+
+    def frames(self, partition: Partition, first: int, last: int, bytes_max: int) -> list[Frame] | None:
+        """Entries from the one that holds `first` on, from memory; None if that is not there."""
+        return self._logs[partition].frames(first, last, bytes_max)
+
+    def read(
+        self,
+        partition: Partition,
+        first: int,
+        last: int,
+        bytes_max: int,
+        done: Callable[[list[Frame]], None],
+    ) -> None:
+        """Entries from the one that holds `first` on, without a gap, at least one if it is there and intact."""
+        if not self._shared.dead:
+            self._reader.read(self._logs[partition], first, last, bytes_max, done)
+
+    def check(self, partition: Partition, done: Callable[[list[Span]], None]) -> None:
+        """Verify every byte of a log's segments, in bounded steps. The spans that are newly found faulty."""
+        if not self._shared.dead:
+            self._reader.check(self._logs[partition], done)
+
+    # --- turns ---
+
+    def room_for(self, bytes_count: int) -> bool:
+        """Whether data of this size would be accepted now."""
+        shared = self._shared
+        if not shared.full:
+            return True
+        fits = self._live_bytes() + _ENTRY_BYTES + bytes_count <= shared.journal.size - shared.settings.reserve_bytes
+        return fits and bytes_count <= shared.settings.journal_entry_max
+
+    def pump(self, now: float | None = None) -> None:
+        """Start a round if something is ordered and none is on its way. Called at the end of every turn."""
+        if now is not None:
+            self._shared.now = now
+        self._rounds.pump()
+        if self._shared.memory.bytes > self._shared.settings.tail_bytes:
+            self._shared.memory.shrink(self._shared.settings.tail_bytes)
+
+    def deadline(self) -> float | None:
+        """When `tick` wants to be called."""
+        return None if self._shared.dead else self._write_back.deadline()
+
+    def tick(self, now: float) -> None:
+        self._shared.now = now
+        if not self._shared.dead:
+            self._write_back.tick(now)
+            self._rounds.pump()

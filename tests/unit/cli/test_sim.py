@@ -1,0 +1,140 @@
+"""`quorate sim`: exit codes, the JSON object, and one story that is the same wherever it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from quorate.cli import sweep
+from quorate.cli.entry import run
+from quorate.sim.run import Plan, Verdict, Violation
+
+KEYS = [
+    "protocol",
+    "seeds",
+    "events",
+    "events_per_second",
+    "acknowledged",
+    "elections",
+    "truncations",
+    "crashes",
+    "partitions",
+    "damaged",
+    "violations",
+]
+CALM = ("--faults", "none", "--set", "seconds=0.5")
+"""A short world: these tests are about the command, not about the simulator."""
+
+
+def test_json_is_one_object_with_every_count(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", "raft", "--seeds", "0:2", "--json", *CALM]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == KEYS
+    assert found["protocol"] == "raft"
+    assert found["seeds"] == 2
+    assert found["events"] > 0
+    assert found["violations"] == []
+
+
+def test_a_table_says_what_held(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", "raft", "--seed", "3", *CALM]) == 0
+    said = capsys.readouterr().out
+    assert "What held" in said
+    assert "raft: 1 world" in said
+    assert "nothing was violated" in said
+
+
+def test_more_processes_find_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for jobs in ("1", "2"):
+        assert run(["sim", "raft", "--seeds", "0:4", "--json", "--jobs", jobs, *CALM]) == 0
+        found.append(json.loads(capsys.readouterr().out) | {"events_per_second": 0})
+    assert found[0] == found[1]
+
+
+def test_a_trace_is_the_same_in_every_process(tmp_path: Path) -> None:
+    traces = []
+    for hash_seed in ("1", "2"):
+        file = tmp_path / f"trace-{hash_seed}"
+        subprocess.run(
+            [sys.executable, "-m", "quorate", "sim", "raft", "--seed", "7", "--trace", str(file), *CALM],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+        )
+        traces.append(file.read_bytes())
+    assert traces[0] == traces[1]
+    assert traces[0].count(b"\n") > 100
+
+
+def test_a_trace_without_a_file_goes_to_stdout_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "trace"
+    assert run(["sim", "raft", "--seed", "7", "--trace", str(file), *CALM]) == 0
+    capsys.readouterr()
+    assert run(["sim", "raft", "--seed", "7", *CALM, "--trace"]) == 0
+    said = capsys.readouterr()
+    assert said.out == file.read_text(encoding="utf-8")
+    assert "nothing was violated" in said.err
+
+
+def test_a_story_is_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "story.svg"
+    assert run(["sim", "raft", "--seed", "7", "--story", str(file), *CALM]) == 0
+    assert ElementTree.parse(file).getroot().tag.endswith("svg")
+    assert str(file) in capsys.readouterr().err
+
+
+# ---- what does not hold ----
+
+DETAIL = "p0: n2 has [3-1] where n1 has 2-1"
+
+
+@pytest.fixture
+def _violated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lying(plans: list[Plan], jobs: int) -> Iterator[Verdict]:
+        for plan in plans:
+            bad = Violation(plan.seed, "log-matching", DETAIL, plan.command())
+            yield Verdict(seed=plan.seed, events=10, violations=[bad] if plan.seed == 4 else [])
+
+    monkeypatch.setattr(sweep, "verdicts", lying)
+
+
+@pytest.mark.usefixtures("_violated")
+def test_a_violation_ends_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", "raft", "--seeds", "0:9", "--json"]) == 1
+    (violation,) = json.loads(capsys.readouterr().out)["violations"]
+    assert violation == {
+        "seed": 4,
+        "invariant": "log-matching",
+        "detail": DETAIL,
+        "reproduce": "quorate sim raft --seed 4 --faults all --nodes 3",
+    }
+
+
+@pytest.mark.usefixtures("_violated")
+def test_a_violation_is_told_with_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", "raft", "--seeds", "0:9"]) == 1
+    said = capsys.readouterr().out
+    assert "What did not hold" in said
+    assert DETAIL in said
+    assert "quorate sim raft --seed 4 --faults all --nodes 3 --trace" in said
+    assert "1 violation" in said
+
+
+@pytest.mark.usefixtures("_violated")
+def test_other_worlds_are_not_violated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", "raft", "--seeds", "0:3"]) == 0
+
+
+def test_the_reproduce_command_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(3, faults=(), learners=1, overrides={"seconds": 0.25}, only=(0, 2), until=0.5)
+    assert run(plan.command().split()[1:]) == 0

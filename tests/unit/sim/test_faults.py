@@ -1,0 +1,69 @@
+"""Schedules of faults: the same from the same seed, composed of profiles, and fair."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.sim.chance import stream
+from quorate.sim.faults import PROFILES, Place, around, parse_profiles, schedule, shape
+
+PLACE = Place(nodes=(1, 2, 3), unlucky=(2,), pace=0.1, ends=5.0)
+EVERYTHING = tuple(PROFILES)
+
+
+def test_schedule_is_in_order_of_time_and_the_same_from_the_same_seed() -> None:
+    faults = schedule(7, EVERYTHING, PLACE)
+    assert faults == schedule(7, EVERYTHING, PLACE)
+    assert faults != schedule(8, EVERYTHING, PLACE)
+    assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_each_profile_alone_makes_faults(name: str) -> None:
+    assert all(schedule(seed, (name,), PLACE) for seed in range(10))
+
+
+def test_profile_makes_the_same_faults_in_whatever_company() -> None:
+    for seed in range(20):
+        alone = schedule(seed, ("crash",), PLACE)
+        together = [
+            fault for fault in schedule(seed, ("crash", "power", "network"), PLACE) if fault.kind == "crash"
+        ]
+        assert together in ([], list(alone))
+
+
+def test_lost_copies_hit_unlucky_nodes_only() -> None:
+    for seed in range(50):
+        for fault in schedule(seed, ("damage", "wipe"), PLACE):
+            assert set(fault.nodes) <= set(PLACE.unlucky)
+
+
+def test_nobody_unlucky_means_no_lost_copies() -> None:
+    place = Place(nodes=(1, 2), unlucky=(), pace=0.1, ends=5.0)
+    assert not schedule(1, ("damage", "wipe"), place)
+
+
+@pytest.mark.parametrize("nodes", [(1, 2), (1, 2, 3), (1, 2, 3, 4, 5)])
+def test_shapes_cut_links_between_different_nodes_only(nodes: tuple[int, ...]) -> None:
+    rng = stream(7, "shapes")
+    for _ in range(100):
+        for source, target in shape(rng, nodes):
+            assert source != target
+            assert {source, target} <= set(nodes)
+
+
+def test_one_node_is_made_deaf_mute_or_both() -> None:
+    assert around("deaf", 1, (1, 2, 3)) == ((2, 1), (3, 1))
+    assert around("mute", 1, (1, 2, 3)) == ((1, 2), (1, 3))
+    assert set(around("isolate", 1, (1, 2, 3))) == {(2, 1), (3, 1), (1, 2), (1, 3)}
+
+
+def test_profiles_are_named_all_none_or_one_by_one() -> None:
+    assert parse_profiles("all") == EVERYTHING
+    assert parse_profiles("none") == ()
+    assert parse_profiles("power,crash") == ("crash", "power")
+
+
+def test_unknown_profile_is_named_beside_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'fire'.*network.*wipe"):
+        parse_profiles("crash,fire")

@@ -1,0 +1,152 @@
+"""The oracle: every lie that a store could tell its clients is caught, and the truth is not."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import pytest
+
+from quorate.batch import encode_records, stamp
+from quorate.core.entry import NOWHERE, EntryId, Header, Kind, NoOp, partition_of
+from quorate.core.invariant import Violated
+from quorate.sim.oracle import Fate, Oracle, Proposal
+from quorate.storage.frame import Frame, build, control_payload
+
+PARTITION = partition_of(bytes(16), 0)
+NODE_ONE = (1, 1, 0)
+"""Node 1, its first life, partition 0."""
+
+
+def payload(number: int, count: int = 1) -> bytes:
+    return encode_records([(None, b"value %d.%d" % (number, place)) for place in range(count)])
+
+
+def propose(oracle: Oracle, number: int, count: int = 1) -> Proposal:
+    return oracle.proposed(number, 0, [payload(number, count)], [count])
+
+
+def frame(batch: bytes, offset: int, count: int = 1, epoch: int = 1) -> Frame:
+    stamped = stamp(batch, offset=offset, epoch=epoch)
+    crc = int.from_bytes(batch[17:21], "big")
+    header = Header(epoch, offset, count, len(batch), Kind.RECORDS, 0, crc)
+    prev = EntryId(epoch, offset - 1) if offset else NOWHERE
+    return build(PARTITION, header, stamped, prev, 0)
+
+
+def control(offset: int) -> Frame:
+    header = Header(1, offset, kind=Kind.CONTROL, control=NoOp(1))
+    return build(PARTITION, header, control_payload(header), EntryId(1, offset - 1) if offset else NOWHERE, 0)
+
+
+def fetch(oracle: Oracle, frames: list[Frame], *, first: int = 0, commit: int = 99, base: int = -1) -> int:
+    return oracle.fetched(NODE_ONE, first, frames, commit, base)
+
+
+def expect(invariant: str) -> AbstractContextManager[object]:
+    return pytest.raises(Violated, match=f"^{invariant}: ")
+
+
+def test_acknowledged_entry_read_where_it_was_acknowledged_is_fine() -> None:
+    oracle = Oracle(1)
+    oracle.acknowledged(propose(oracle, 1, 2), 0)
+    assert fetch(oracle, [frame(payload(1, 2), 0, 2)]) == 2
+    assert oracle.highest == [1]
+
+
+def test_another_entry_in_the_place_of_an_acknowledged_one_is_a_loss() -> None:
+    oracle = Oracle(1)
+    oracle.acknowledged(propose(oracle, 1), 4)
+    propose(oracle, 2)
+    with expect("acknowledged-lost"):
+        fetch(oracle, [frame(payload(2), 4)], first=4)
+
+
+def test_control_entry_in_the_place_of_an_acknowledged_one_is_a_loss() -> None:
+    oracle = Oracle(1)
+    oracle.acknowledged(propose(oracle, 1), 4)
+    with expect("acknowledged-lost"):
+        fetch(oracle, [control(4)], first=4)
+
+
+def test_log_that_ends_below_what_was_acknowledged_is_a_loss() -> None:
+    oracle = Oracle(1)
+    oracle.acknowledged(propose(oracle, 1), 4)
+    oracle.lost_below(0, 4, "n1")
+    with expect("acknowledged-lost"):
+        oracle.lost_below(0, 3, "n1")
+
+
+def test_settled_entry_that_was_read_must_stay_though_nobody_was_told_of_it() -> None:
+    oracle = Oracle(1)
+    propose(oracle, 1)
+    propose(oracle, 2)
+    fetch(oracle, [frame(payload(1), 4)], first=4)
+    with expect("read-changed"):
+        fetch(oracle, [frame(payload(2), 4)], first=4)
+
+
+def test_one_entry_at_two_offsets_was_written_twice() -> None:
+    oracle = Oracle(1)
+    propose(oracle, 1)
+    fetch(oracle, [frame(payload(1), 4)], first=4)
+    with expect("placed-twice"):
+        fetch(oracle, [frame(payload(1), 6)], first=6)
+
+
+def test_entry_proposed_after_an_acknowledgement_stands_above_it() -> None:
+    oracle = Oracle(1)
+    late = propose(oracle, 1)
+    oracle.acknowledged(propose(oracle, 2), 4)
+    oracle.acknowledged(late, 3)  # Proposed at the same time: either order is right.
+    with expect("order"):
+        oracle.acknowledged(propose(oracle, 3), 2)
+
+
+def test_bytes_that_nobody_proposed_are_a_phantom() -> None:
+    oracle = Oracle(1)
+    with expect("phantom"):
+        fetch(oracle, [frame(payload(1), 0)])
+
+
+def test_entry_that_every_node_refused_is_a_phantom() -> None:
+    oracle = Oracle(1)
+    propose(oracle, 1).fate = Fate.REFUSED
+    with expect("phantom"):
+        fetch(oracle, [frame(payload(1), 0)])
+
+
+def test_entry_of_another_partition_is_a_phantom() -> None:
+    oracle = Oracle(2)
+    oracle.proposed(1, 1, [payload(1)], [1])
+    with expect("phantom"):
+        fetch(oracle, [frame(payload(1), 0)])
+
+
+def test_read_shows_nothing_above_commit() -> None:
+    oracle = Oracle(1)
+    propose(oracle, 1, 2)
+    with expect("read-unsettled"):
+        fetch(oracle, [frame(payload(1, 2), 0, 2)], commit=0)
+
+
+def test_read_starts_with_the_entry_that_holds_the_offset_and_leaves_nothing_out() -> None:
+    oracle = Oracle(1)
+    propose(oracle, 1, 3)
+    propose(oracle, 2)
+    assert fetch(oracle, [frame(payload(1, 3), 0, 3)], first=1) == 3
+    with expect("read-gap"):
+        fetch(oracle, [frame(payload(1, 3), 0, 3), frame(payload(2), 4)])
+
+
+def test_read_below_the_kept_log_starts_behind_its_base() -> None:
+    oracle = Oracle(1)
+    propose(oracle, 1)
+    assert fetch(oracle, [frame(payload(1), 5)], first=0, base=4) == 6
+
+
+def test_commit_of_one_life_never_falls() -> None:
+    oracle = Oracle(1)
+    fetch(oracle, [], commit=5)
+    oracle.fetched((1, 2, 0), 0, [], 3, -1)
+    with expect("read-regressed"):
+        fetch(oracle, [], commit=4)
