@@ -145,9 +145,9 @@ class Cluster:
                 node.kill()
 
     def start(self) -> None:
+        """Make every node's directory, and start it."""
         for node in self.nodes.values():
             node.format()
-        for node in self.nodes.values():
             node.start()
 
     def client(self) -> Client:

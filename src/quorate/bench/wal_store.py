@@ -120,7 +120,7 @@ class OpenStore:
     def damaged(self, partition: Partition, span: Span) -> None:
         raise AssertionError(f"damage in a log that was just written: {span}")
 
-    def fatal_error(self, reason: str) -> None:
+    def fatal(self, reason: str) -> None:
         raise AssertionError(reason)
 
     def close(self) -> None:

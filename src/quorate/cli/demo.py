@@ -56,8 +56,9 @@ def demo(
     check_writable(story)
     out = say.console()
     introduce(out)
-    totals = throw_worlds_at_raft(out, seconds, jobs or min(JOBS_MAX, os.cpu_count() or 1))
-    mutant, caught = plant_a_bug(out)
+    jobs = jobs or min(JOBS_MAX, os.cpu_count() or 1)
+    totals = throw_worlds_at_raft(out, seconds, jobs)
+    mutant, caught = plant_a_bug(out, jobs)
     picture = draw_it(out, mutant, caught, story) if caught is not None else None
     sum_up(out, totals, mutant, caught, picture)
     if totals.sum.violations or caught is None:
@@ -74,7 +75,7 @@ def introduce(out: Console) -> None:
 def step(out: Console, number: int, title: str, *lines: str) -> None:
     out.print(f"[bold]{number}  {title}[/bold]")
     for line in lines:
-        out.print(f"   {line}")
+        out.print(f"   {line}", soft_wrap=True)
     out.print()
 
 
@@ -114,7 +115,7 @@ def plans_for(seconds: float) -> Iterator[Plan]:
 # ---- 2 ----
 
 
-def plant_a_bug(out: Console) -> tuple[Mutant, Caught | None]:
+def plant_a_bug(out: Console, jobs: int) -> tuple[Mutant, Caught | None]:
     from quorate.sim import mutate
 
     mutant = mutate.describe(MUTANT)
@@ -125,7 +126,7 @@ def plant_a_bug(out: Console) -> tuple[Mutant, Caught | None]:
         "Would those checks notice? Into a copy of the code goes a known bug of real systems:",
         f"[italic]{mutant.name}[/italic]: it {mutant.does} (origin: {mutant.origin}).",
     )
-    caught = mutate.hunt(mutant.name, range(HUNT_SEEDS))
+    caught = mutate.hunt(mutant.name, range(HUNT_SEEDS), hint=False, jobs=jobs)
     if caught is None:
         out.print(f"   [red]It lived through {HUNT_SEEDS} worlds.[/red]\n")
     else:
@@ -183,8 +184,10 @@ def sum_up(out: Console, totals: Totals, mutant: Mutant, caught: Caught | None, 
             "and every one of them is still there."
         )
     if caught is not None:
-        worlds = "the first world" if caught.seeds_count == 1 else f"{caught.seeds_count} worlds"
-        out.print(f"   The bug we planted did not live through {worlds}.")
+        world = (
+            "in its first world" if caught.seeds_count == 1 else f"in world {caught.seeds_count} of its life"
+        )
+        out.print(f"   The bug we planted was caught {world}.")
     else:
         out.print(f"   [red]The bug we planted, {mutant.name}, was not caught.[/red]")
     out.print(

@@ -229,11 +229,14 @@ def tell_many(plans: list[Plan], *, json: bool, jobs: int) -> bool:
 
 
 def tell_one(plan: Plan, *, json: bool, trace: str | None, story: Path | None, shrink: bool) -> bool:
+    from quorate.cli.worlds import Totals
     from quorate.sim.run import run_plan
 
     if shrink:
         plan = shrunk(plan)
+    totals = Totals(plan.protocol)
     verdict = run_plan(plan, trace=True)
+    totals.add(verdict)
     if trace == STDOUT:
         for happening in verdict.happenings or ():
             print(happening)
@@ -243,23 +246,21 @@ def tell_one(plan: Plan, *, json: bool, trace: str | None, story: Path | None, s
     if story is not None:
         write_text(story, drawn(plan, verdict))
         say.progress_line(f"the picture: {story}")
-    tell_verdict(plan, verdict, json=json, on_stderr=trace == STDOUT)
+    tell_verdict(totals, json=json, on_stderr=trace == STDOUT)
     return bool(verdict.violations)
 
 
-def tell_verdict(plan: Plan, verdict: Verdict, *, json: bool, on_stderr: bool) -> None:
-    from quorate.cli.worlds import Totals, show, summary
+def tell_verdict(totals: Totals, *, json: bool, on_stderr: bool) -> None:
+    from quorate.cli.worlds import show, summary
 
-    totals: Totals = Totals(plan.protocol)
-    totals.add(verdict)
     if json:
         say.print_json(totals.finish())
         return
     out = say.console(stderr=on_stderr)
     if not on_stderr:
         show(totals, out)
-    elif verdict.violations:
-        found = verdict.violations[0]
+    elif totals.sum.violations:
+        found = totals.sum.violations[0]
         out.print(f"{found.invariant}: {found.detail}", soft_wrap=True, markup=False)
     out.print(f"[bold]{summary(totals)}[/bold]", soft_wrap=True)
 

@@ -27,7 +27,6 @@ from quorate.host.feeder import Feeder
 from quorate.host.parcel import Parcel, Ping, packed, unpacked
 from quorate.host.replicas import Answer, Hosted, ReplicaRecord, as_recovered, decode_record, encode_record
 from quorate.storage.disk import Disk
-from quorate.storage.errors import ChainBroken
 from quorate.storage.frame import Frame
 from quorate.storage.store import Store, StoreSettings
 
@@ -193,7 +192,7 @@ class Host:
             done([frame for frame in frames if frame.header.last <= commit], commit)
 
         self._frames(partition, offset, commit, bytes_max, settled)
-        self.store.pump()
+        self.store.pump(self._now)
 
     def check(self, now: float, partition: Partition, done: Callable[[list[Span]], None]) -> None:
         """Verify every byte of a partition; what is found faulty is repaired from peers."""
@@ -283,7 +282,7 @@ class Host:
                 self._schedule(hosted)
         finally:
             self._draining = False
-        self.store.pump()
+        self.store.pump(self._now)
 
     def _schedule(self, hosted: Hosted) -> None:
         due = hosted.replica.deadline()
@@ -302,10 +301,7 @@ class Host:
             assert all(map(_same_entry, frames, headers))
         else:
             frames = self.store.seal(hosted.partition, headers, context.payloads)
-        try:
-            self.store.append(hosted.partition, effect.io, frames)
-        except ChainBroken as broken:
-            self._tell(hosted, events.Failed(effect.io, str(broken)))
+        self.store.append(hosted.partition, effect.io, frames)
 
     def _cut(self, hosted: Hosted, effect: effects.Cut, _: Context) -> None:
         self.store.cut(hosted.partition, effect.io, effect.to)
@@ -315,10 +311,7 @@ class Host:
 
     def _repair(self, hosted: Hosted, effect: effects.Repair, context: Context) -> None:
         frames = [context.frames[header.offset] for header in effect.headers]
-        try:
-            self.store.repair(hosted.partition, effect.io, frames)
-        except ChainBroken as broken:
-            self._tell(hosted, events.Failed(effect.io, str(broken)))
+        self.store.repair(hosted.partition, effect.io, frames)
 
     def _stage_chunk(self, hosted: Hosted, effect: effects.StageChunk, context: Context) -> None:
         self.store.stage_chunk(hosted.partition, effect.io, effect.at, context.chunk)
@@ -362,7 +355,21 @@ class Host:
             return
         done = self._once(hosted, effect, send)
         if done is not None:
-            self.store.read(partition, first, last, BYTES_UNBOUNDED, done)
+            self._read_on(partition, first, last, [], done)
+
+    def _read_on(
+        self, partition: Partition, first: int, last: int, found: list[Frame], done: Callable[[Any], None]
+    ) -> None:
+        """A read may end early, at a seam between two files or between memory and disk: go on behind it."""
+
+        def more(frames: list[Frame]) -> None:
+            found.extend(frames)
+            if frames and frames[-1].header.last < last:
+                self._read_on(partition, frames[-1].header.last + 1, last, found, done)
+            else:
+                done(found)
+
+        self.store.read(partition, first, last, BYTES_UNBOUNDED, more)
 
     def _send_with_chunk(
         self, hosted: Hosted, effect: effects.Send, message: raft.messages.SnapshotChunk

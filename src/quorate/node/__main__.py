@@ -17,12 +17,12 @@ from random import Random
 
 import uvloop
 
-from quorate.node.config import BadConfig, NodeConfig, load_config
+from quorate.node.config import BadConfig, load_config
 from quorate.node.directory import WrongDirectory, format_directory
 from quorate.node.node import Node, NodeFailed
 from quorate.storage.disk import DiskFailed, DiskFull
 from quorate.storage.errors import StoreError
-from quorate.storage.real_disk import DirectoryInUse, RealDisk
+from quorate.storage.real_disk import DirectoryInUse
 
 EXIT_STOPPED = 0
 EXIT_FAILED = 1
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         config = load_config(chosen.config)
         if chosen.format:
-            format_now(config, replaces=chosen.replaces)
+            format_directory(config, replaces=chosen.replaces, rng=Random())
         else:
             run_node(Node(config))
     except NodeFailed as failed:
@@ -46,12 +46,6 @@ def main(arguments: list[str] | None = None) -> int:
     except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError, OSError) as error:
         return complain(str(error), EXIT_NOT_STARTED)
     return EXIT_STOPPED
-
-
-def format_now(config: NodeConfig, *, replaces: bool) -> None:
-    with RealDisk(config.directory, lambda completion: completion()) as disk:
-        disk.lock_now()
-        format_directory(disk, config, replaces=replaces, rng=Random())
 
 
 def run_node(node: Node) -> None:

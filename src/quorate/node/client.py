@@ -7,7 +7,9 @@ tried again by itself.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -35,6 +37,7 @@ from quorate.storage.frame import Frame
 
 CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.02
+OVERDUE_EVERY_S = 0.05
 FETCH_BYTES = 1 << 20
 
 
@@ -69,7 +72,7 @@ class Connection(Letters):
         super().__init__()
         self._hello = hello
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, asyncio.Future[tuple[Answer, memoryview]]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[tuple[Answer, memoryview]], float]] = {}
         self._numbers = 0
         self._flushing = False
         self._greeted = False
@@ -94,19 +97,33 @@ class Connection(Letters):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._put(encode_greeting(self._hello))
+        self._look_for_overdue()
 
     def request(
-        self, request: Request, attachment: Sequence[Buffer] = ()
+        self, request: Request, attachment: Sequence[Buffer] = (), deadline: float = math.inf
     ) -> asyncio.Future[tuple[Answer, memoryview]]:
-        """The answer, or OutcomeUnknown where the connection ends first."""
+        """The answer; or OutcomeUnknown where the deadline comes, or the connection ends, before it."""
         future: asyncio.Future[tuple[Answer, memoryview]] = self._loop.create_future()
         if not self.is_open:
             future.set_exception(Unreachable(f"node {self._hello.to}: {self.closed_because}"))
             return future
         self._numbers += 1
-        self._waiting[self._numbers] = future
+        self._waiting[self._numbers] = (future, deadline)
         self._put(requests.encode_request(self._numbers, request, sum(map(len, attachment))), *attachment)
         return future
+
+    def _look_for_overdue(self) -> None:
+        """One timer for all requests: a timer for each would cost more than the request."""
+        now = monotonic()
+        overdue = [number for number, (_, deadline) in self._waiting.items() if deadline <= now]
+        for number in overdue:
+            self._fail(self._waiting.pop(number)[0], "no answer in time")
+        if self.is_open:
+            self._loop.call_later(OVERDUE_EVERY_S, self._look_for_overdue)
+
+    def _fail(self, future: asyncio.Future[tuple[Answer, memoryview]], why: str) -> None:
+        if not future.done():
+            future.set_exception(OutcomeUnknown(f"node {self._hello.to}: {why}"))
 
     def _put(self, *buffers: Buffer) -> None:
         self.put(buffers, sum(map(len, buffers)))
@@ -123,9 +140,9 @@ class Connection(Letters):
             self._take_greeting(letter)
             return
         number, answer, attachment = requests.decode_answer(letter)
-        future = self._waiting.pop(number, None)
-        if future is not None and not future.done():
-            future.set_result((answer, attachment))
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_result((answer, attachment))
 
     def _take_greeting(self, letter: Buffer) -> None:
         greeting = decode_greeting(letter)
@@ -142,9 +159,8 @@ class Connection(Letters):
         why = f"node {self._hello.to}: {self.closed_because}"
         if not self.welcome.done():
             self.welcome.set_exception(Unreachable(why))
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(OutcomeUnknown(why))
+        for future, _ in self._waiting.values():
+            self._fail(future, self.closed_because)
         self._waiting.clear()
 
 
@@ -172,17 +188,16 @@ class Client:
         self, partition: Partition, payloads: Sequence[Buffer], *, timeout_s: float = 10.0
     ) -> Settled:
         """Append these batches where the leader is; raises NotWritten or OutcomeUnknown."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = monotonic() + timeout_s
         request = Propose(partition, tuple(map(len, payloads)))
         why = "no time was given"
         node = self._leaders.get(partition, 0) or self._after(0)
-        while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+        while monotonic() < deadline:
             try:
-                async with asyncio.timeout(left_s):
-                    connection = self._connections.get(node)
-                    if connection is None or not connection.is_open:
-                        connection = await self.connect(node)
-                    answer, _ = await connection.request(request, payloads)
+                connection = self._connections.get(node)
+                if connection is None or not connection.is_open:
+                    connection = await self.connect(node)
+                answer, _ = await connection.request(request, payloads, deadline)
             except Unreachable as error:
                 why, node = str(error), self._after(node)
                 await asyncio.sleep(RETRY_S)
@@ -190,8 +205,6 @@ class Client:
             except OutcomeUnknown:
                 self._leaders.pop(partition, None)
                 raise
-            except TimeoutError as error:
-                raise OutcomeUnknown(f"no answer from node {node} in {timeout_s} s") from error
             if type(answer) is not Answered:
                 assert isinstance(answer, Rejected)
                 raise BadRequest(answer.why)

@@ -1,22 +1,30 @@
 """Whose directory is this? One small file says so, and nothing is served from a directory without it.
 
+    DIRECTORY/node.json    cluster, node and incarnation
+    DIRECTORY/store/       the store of all its replicas
+
 An empty directory may be a new node's, or that of a node whose disk was lost and that has voted before: only
 a person knows. So a directory is made once, on purpose (`format_directory`), and a lost one comes back as
-another incarnation, which does not count as the one it was (rule 4).
+another incarnation, which does not count as the one it was (rule 4). The identity is written last: it says
+that a store was there, and where it is gone nothing new is put in its place.
 """
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from random import Random
 
 import msgspec
 
+from quorate.core.entry import Partition, Span
 from quorate.node.config import FIRST_INCARNATION, NodeConfig
-from quorate.storage.disk import Flush, FlushDirectory, Rename, Write
+from quorate.storage.open_files import flush_descriptor, flush_directory
 from quorate.storage.real_disk import RealDisk
+from quorate.storage.store import Store
 
 IDENTITY_FILE = "node.json"
-_NEW_FILE = "node.json.new"
+STORE_DIRECTORY = "store"
 _IDENTITY_BYTES_MAX = 4096
 
 
@@ -31,43 +39,78 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = 1
 
 
-def format_directory(disk: RealDisk, config: NodeConfig, *, replaces: bool, rng: Random) -> Identity:
-    """Make the directory of a new node; with `replaces`, of one whose disk is lost. Raises WrongDirectory."""
-    names = disk.list_now("")
-    if names:
-        raise WrongDirectory(
-            f"{config.directory} is not empty (it holds {names[0]}): choose another directory, or empty it"
-        )
+def store_directory(config: NodeConfig) -> Path:
+    return Path(config.directory) / STORE_DIRECTORY
+
+
+def format_directory(config: NodeConfig, *, replaces: bool, rng: Random) -> Identity:
+    """Make the directory of a new node; with `replaces`, of one whose disk is lost.
+
+    Raises WrongDirectory, and what the disk raises.
+    """
+    directory = Path(config.directory)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise WrongDirectory(f"{directory} is there already: choose another directory, or empty this one")
     # Never the first: an incarnation that voted must not come back without its votes.
     incarnation = rng.randrange(FIRST_INCARNATION + 1, 1 << 63) if replaces else FIRST_INCARNATION
     identity = Identity(config.cluster, config.node, incarnation)
-    disk.run_now(
-        (
-            Write(_NEW_FILE, 0, (msgspec.json.encode(identity),)),
-            Flush((_NEW_FILE,)),
-            Rename(_NEW_FILE, IDENTITY_FILE),
-            FlushDirectory(""),
-        )
-    )
+    with RealDisk(store_directory(config), lambda completion: None) as disk:
+        disk.lock_now()
+        Store.open(disk, config.store, _Nobody()).close()
+    _write_durably(directory / IDENTITY_FILE, msgspec.json.encode(identity))
     return identity
 
 
-def read_identity(disk: RealDisk, config: NodeConfig) -> Identity:
+def read_identity(config: NodeConfig) -> Identity:
     """Who lives there, if it is who the configuration says; raises WrongDirectory."""
-    where = config.directory
-    if disk.size_now(IDENTITY_FILE) is None:
-        if disk.list_now(""):
-            raise WrongDirectory(f"{where} is not a directory of quorate: choose another one")
-        raise WrongDirectory(f"{where} is empty: make it with --format (with --replaces if it was lost)")
+    directory, store = Path(config.directory), store_directory(config)
     try:
-        content = disk.read_now(IDENTITY_FILE, 0, _IDENTITY_BYTES_MAX)
+        with (directory / IDENTITY_FILE).open("rb") as file:
+            content = file.read(_IDENTITY_BYTES_MAX)
         identity = msgspec.json.decode(content, type=Identity)
-    except msgspec.MsgspecError as error:
+    except FileNotFoundError:
+        if directory.is_dir() and any(directory.iterdir()):
+            raise WrongDirectory(f"{directory} is not a node's: choose another directory") from None
         raise WrongDirectory(
-            f"{where}/{IDENTITY_FILE} is unreadable ({error}): put its content back"
-        ) from error
+            f"{directory} is empty or not there: make it with --format, and with --replaces if it was lost"
+        ) from None
+    except msgspec.MsgspecError as error:
+        raise WrongDirectory(f"{directory / IDENTITY_FILE} is unreadable: put it back ({error})") from error
     if identity.cluster != config.cluster:
-        raise WrongDirectory(f"{where} is of cluster {identity.cluster!r}, not {config.cluster!r}")
+        raise WrongDirectory(f"{directory} is of cluster {identity.cluster!r}, not {config.cluster!r}")
     if identity.node != config.node:
-        raise WrongDirectory(f"{where} is of node {identity.node}, not {config.node}")
+        raise WrongDirectory(f"{directory} is of node {identity.node}, not {config.node}")
+    if not store.is_dir() or not any(store.iterdir()):
+        raise WrongDirectory(
+            f"{store} is gone: put it back, or empty {directory} and make it with --format --replaces"
+        )
     return identity
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    """All of it or nothing (rule 6)."""
+    new = path.with_suffix(".new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(fd, content)
+        flush_descriptor(fd)
+    finally:
+        os.close(fd)
+    os.rename(new, path)
+    flush_directory(path.parent)
+
+
+class _Nobody:
+    """A new store has nothing to tell."""
+
+    def persisted(self, partition: Partition, io: int) -> None:
+        raise AssertionError("nothing was ordered")
+
+    def failed(self, partition: Partition, io: int, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def damaged(self, partition: Partition, span: Span) -> None:
+        raise AssertionError(span)
+
+    def fatal(self, reason: str) -> None:
+        raise AssertionError(reason)

@@ -179,7 +179,9 @@ class Letters(asyncio.Protocol):
             at = start + total
             letter = view[start:at]
             # One that fills its chunk, or that is large, stays where it is.
-            self.letter_received(letter if total >= VIEW_BYTES_MIN or at - start > end // 2 else bytes(letter))
+            self.letter_received(
+                letter if total >= VIEW_BYTES_MIN or at - start > end // 2 else bytes(letter)
+            )
             if not self.is_open:
                 return
         if at < end:

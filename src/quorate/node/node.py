@@ -23,7 +23,7 @@ from quorate.core.entry import Partition
 from quorate.host import Host, Parcel
 from quorate.host.replicas import Answer
 from quorate.node.config import NodeConfig, parse_address
-from quorate.node.directory import read_identity
+from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
 from quorate.node.letters import Letters
 from quorate.node.peers import Peers
@@ -34,6 +34,9 @@ from quorate.storage.real_disk import RealDisk
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the loop may keep a disk thread with a finished flush waiting for the interpreter."""
+
+WAKE_SLACK_S = 0.01
+"""How late a deadline may be noticed that came nearer; the protocols' times are far longer."""
 
 Log = Callable[[str], None]
 
@@ -78,9 +81,9 @@ class Node:
         self._stopped = asyncio.Event()
         self._loop.set_exception_handler(self._on_loop_error)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        with self._make_disk(self.config.directory, self._deliver) as disk:
+        identity = read_identity(self.config)
+        with self._make_disk(store_directory(self.config), self._deliver) as disk:
             disk.lock_now()
-            identity = read_identity(disk, self.config)
             self.host = Host(self.id, disk, self.config.host_settings(), send=self._peers.send, rng=self._rng)
             self.host.open(time.monotonic())
             for partition, record in self.config.replicas(identity.incarnation):
@@ -133,7 +136,15 @@ class Node:
     # --- turns ---
 
     def end_turn(self) -> None:
-        """Let out what this turn ordered, unless it must not be said; and see when to wake next."""
+        """Something happened, and the host has been told all of it: let out what it ordered."""
+        self._let_out()
+        # Deadlines mostly move away, so they are not looked up every time: while something happens, the
+        # timer is just never further off than WAKE_SLACK_S.
+        soon = time.monotonic() + WAKE_SLACK_S
+        if self._timer_due > soon:
+            self._wake_at(soon)
+
+    def _let_out(self) -> None:
         if self.host.stopped is not None:
             self.fail(self.host.stopped)
         if self._why_failed:
@@ -142,10 +153,6 @@ class Node:
         for connection in self._unflushed:
             connection.flush()
         self._unflushed.clear()
-        # Deadlines mostly move away. Where one came nearer, so near that the timer would miss it by more
-        # than WAKE_SLACK_S, it is looked for; while something happens the timer is never further off.
-        if self._timer_due > time.monotonic() + WAKE_SLACK_S:
-            self._wake_at(time.monotonic() + WAKE_SLACK_S)
 
     def unflushed(self, connection: Letters) -> None:
         """Something was put on this connection, to go out with the turn's end."""
@@ -163,9 +170,15 @@ class Node:
     def _woke(self) -> None:
         self._timer = None
         self._timer_due = math.inf
-        if not self._why_failed:
+        if self._why_failed:
+            return
+        due = self.host.deadline()
+        if due is not None and due <= time.monotonic():
             self.host.tick(time.monotonic())
-            self.end_turn()
+            self._let_out()
+            due = self.host.deadline()
+        if due is not None:
+            self._wake_at(due)
 
     def _deliver(self, completion: Callable[[], None]) -> None:
         """Called in a disk thread: a job is done."""

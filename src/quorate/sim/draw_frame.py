@@ -30,7 +30,7 @@ LEGEND_LINE = 27.0
 FAULT_NAMES = {
     "crash": "crashed",
     "power": "power lost, and unflushed writes",
-    "restart": "started again",
+    "restart": "started",
     "pause": "paused",
     "resume": "resumed",
     "damage": "bytes on disk damaged",

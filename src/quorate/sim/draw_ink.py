@@ -86,22 +86,22 @@ def shorten(text: str, room: float, size: float = 12.0) -> str:
 
 
 def wrap(runs: Iterable[tuple[str, str]], room: float, size: float = 12.0) -> list[list[tuple[str, str]]]:
-    """Breaks (text, class) runs between words into lines of at most `room`; a word too long is shortened."""
+    """Breaks (text, class) runs behind spaces into lines of at most `room`; a word too long is shortened."""
     lines: list[list[tuple[str, str]]] = [[]]
     used = 0.0
     for text, style in runs:
         for word in re.findall(r"[^ ]+ *| +", clean(text).replace("\n", " ")):
             word = shorten(word, room, size)
-            wide = width_of(word, size, bold=style != "")
-            if lines[-1] and used + width_of(word.rstrip(), size, bold=style != "") > room:
-                lines.append([])
-                used = 0.0
+            wide = width_of(word.rstrip(" "), size, bold=style != "")
             line = lines[-1]
+            if line and line[-1][0].endswith(" ") and used + wide > room:
+                lines.append(line := [])
+                used = 0.0
             if line and line[-1][1] == style:
                 line[-1] = (line[-1][0] + word, style)
             else:
                 line.append((word, style))
-            used += wide
+            used += width_of(word, size, bold=style != "")
     return lines
 
 

@@ -101,11 +101,21 @@ def sort_of(happening: Happening) -> Sort:
     return next((sort for stem, sort in STEMS if what.startswith(stem)), Sort.PLAIN)
 
 
+UNSET = re.compile(r" \w+_\w+ -1\b")
+REFUSAL = re.compile(r"^([a-z]+-response)(?= epoch \d+(?! (?:accepted|granted) yes))")
+
+
+def plain(happening: Happening) -> str:
+    """The text without fields that say nothing, and with a refusal named: it shows only as a missing yes."""
+    text = UNSET.sub("", happening.text)
+    return text if text.startswith("snapshot") else REFUSAL.sub(r"\1 refused", text)
+
+
 def split_orders(happening: Happening) -> tuple[str, str]:
     """What happened, and what the replica ordered then: `… -> append 3-4 100B (order 9)`."""
     if sort_of(happening) in LINKS:
         return happening.text, ""
-    said, _, orders = happening.text.partition("->")
+    said, _, orders = plain(happening).partition("->")
     return said.strip(), orders.strip()
 
 
@@ -213,6 +223,11 @@ class Moment(msgspec.Struct, frozen=True):
         return self.before != self.after
 
     @property
+    def grows(self) -> bool:
+        """Something other than the beginning of the log has changed: that much is routine."""
+        return self.changes and msgspec.structs.replace(self.before, first=self.after.first) != self.after
+
+    @property
     def cuts(self) -> bool:
         """The log ends lower than before, or what was cut has been written over at once."""
         was, now = self.before.last, self.after.last
@@ -283,6 +298,8 @@ def belongs(happening: Happening, sort: Sort, moment: list[Happening]) -> bool:
         return True
     if happening.node != head.node or sort_of(head) in LINKS:
         return False
+    if sort is Sort.RESTARTED and sort_of(head) is Sort.RESTARTED:
+        return True  # The node, then its replica.
     if sort is Sort.PLAIN and sort_of(head) is Sort.PLAIN and happening.what == head.what:
         return True
     return sort in EFFECTS
@@ -297,7 +314,7 @@ def travel(happening: Happening, sort: Sort, journeys: dict[int, Journey], *, pl
         journeys[happening.message] = journey
     if sort is Sort.SENT:
         journey.sent = place
-        journey.text = happening.text or journey.text
+        journey.text = plain(happening) or journey.text
     elif sort is Sort.RECEIVED:
         journey.arrivals.append(Arrival(place, lost=False))
     elif sort is Sort.LOST:

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quorate.sim.draw_moments import Journey, Moment, Sort, gather, sort_of
+from quorate.sim.draw_moments import Journey, Moment, Sort, gather, plain, sort_of
 from quorate.sim.happening import Happening
 
 ROWS_MAX = 150
 GAP_MOMENTS_MIN = 3
 """Fewer quiet moments than this are shown: a gap would take as much room."""
 TELLING_WORDS = re.compile(
-    "vote|ballot|elect|reject|refus|conflict|snapshot|repair|damage|fence|stale", re.IGNORECASE
+    "vote|elect|reject|refus|conflict|snapshot-chunk|repair|damage|want-|have-|fence|stale", re.IGNORECASE
 )
 """A message with one of these is worth a row though it changed nothing."""
 
@@ -123,15 +123,17 @@ def quiet_moments(moments: Sequence[Moment], journeys: dict[int, Journey]) -> li
         if journey.sent is not None:
             ends.append(journey.sent)
         places = [int(place) for place in ends]
-        if any(moments[place].changes for place in places):
+        if any(moments[place].grows for place in places):
             loud_links.update(places)
     return [quiet[place] and place not in loud_links for place in range(len(moments))]
 
 
 def is_quiet(moment: Moment) -> bool:
-    if moment.changes or moment.is_fault or moment.has(Sort.PROPOSED, Sort.ANSWERED, Sort.VIOLATED):
+    if moment.grows or moment.is_fault or moment.has(Sort.VIOLATED):
         return False
-    return not any(TELLING_WORDS.search(happening.text) for happening in moment.happenings)
+    if moment.has(Sort.ANSWERED) and not moment.has(Sort.PROPOSED):
+        return False
+    return not any(TELLING_WORDS.search(plain(happening)) for happening in moment.happenings)
 
 
 def fold(shown: list[bool], quiet: list[bool]) -> list[Row]:

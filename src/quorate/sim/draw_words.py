@@ -6,7 +6,7 @@ import re
 
 from quorate.core.raft import invariants as raft_invariants
 from quorate.sim import invariants, oracle
-from quorate.sim.draw_moments import LINKS, Journey, Moment, Sort, State, links_of, split_orders
+from quorate.sim.draw_moments import LINKS, Journey, Moment, Sort, State, links_of, plain, split_orders
 from quorate.sim.draw_story import Row, Story
 from quorate.sim.happening import Happening
 
@@ -50,7 +50,7 @@ def narrate(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
         parts += [(change, "bold" if moment.turns else "") for change in changes(moment)]
     for place, part in enumerate(parts):
         if place:
-            runs.append((" · ", ""))
+            runs.append(("\u00a0· ", ""))
         runs.append(part)
     return runs
 
@@ -61,11 +61,13 @@ def phrases(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
     for happening, sort in zip(moment.happenings, moment.sorts, strict=True):
         if sort is Sort.SENT:
             target = f"n{happening.peer}" + fate_of(happening, journeys)
-            sends.setdefault(happening.text, []).append(target)
+            sends.setdefault(plain(happening), []).append(target)
         elif sort is Sort.LOST and happening.message in journeys:
             continue
         else:
-            said.append((phrase(happening, sort), style_of(sort)))
+            part = (phrase(happening, sort), style_of(sort))
+            if part not in said:
+                said.append(part)
             if orders := split_orders(happening)[1]:
                 said.append((f"ordered: {orders}", "muted"))
     for text, targets in sends.items():
@@ -150,15 +152,16 @@ def gap_words(story: Story, row: Row) -> str:
     count = sum(len(moment.happenings) for moment in inside)
     seconds = inside[-1].at - inside[0].at
     beats = sum(
-        1
+        sort is Sort.SENT and is_heartbeat(happening.text)
         for moment in inside
         for happening, sort in zip(moment.happenings, moment.sorts, strict=True)
-        if sort is Sort.SENT and is_heartbeat(happening.text)
     )
+    refused = sum(moment.has(Sort.PROPOSED) and moment.has(Sort.ANSWERED) for moment in inside)
     what = f"{count} happenings left out" + (f", {time_words(seconds)}" if seconds else "")
     if row.quiet:
-        routine = f"{beats} heartbeats and their answers" if beats else "routine traffic"
-        return f"{what}: {routine}; nothing changed"
+        routine = [f"{beats} heartbeats and their answers"] if beats else []
+        routine += [f"{refused} requests sent elsewhere"] if refused else []
+        return f"{what}: {', '.join(routine) or 'routine traffic'}; nothing changed"
     if row.first:
         return f"{what}: no fault, no change of epoch or role, nothing cut"
     return f"{what}: how it began"

@@ -7,6 +7,7 @@ anything runs.
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -134,7 +135,9 @@ class _Performance:
         except Refused as refused:
             return _failed(statement, str(refused))
         except Violated as violated:
-            return _failed(statement, f"invariant {violated.invariant} is broken: {violated.detail}")
+            return _failed(
+                statement, f"invariant {violated.invariant} is broken: {self._named(violated.detail)}"
+            )
         except AssertionError as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(place.filename).name}:{place.lineno}"
@@ -142,6 +145,12 @@ class _Performance:
         if statement.fails_with is not None:
             return f'expected `{statement.source}` to fail with "{statement.fails_with}", and it did not'
         return None
+
+    def _named(self, detail: str) -> str:
+        """Invariants speak of p0 n2, and know only offsets from 0."""
+        cast = self.script.cast
+        told = re.sub(r"\bn(\d+)\b", lambda found: cast.names.get(int(found[1]), "somebody"), detail)
+        return told.replace("p0 ", "") + (" (offsets from 0)" if cast.origin else "")
 
     def _expect(self, play: Play, statement: Statement) -> str | None:
         if statement.form.pattern == EXPECT_TRACE:

@@ -71,7 +71,9 @@ class SegmentCheck:
         at, length = self.request
         short = len(content) < length
         while True:
-            need = self._search(content, at, short) if self._searched >= 0 else self._follow(content, at, short)
+            need = (
+                self._search(content, at, short) if self._searched >= 0 else self._follow(content, at, short)
+            )
             if need is not None:
                 break
         self.request = None
@@ -112,13 +114,17 @@ class SegmentCheck:
                 need = FRAME_HEAD_BYTES + size
                 break
             body = start - at
-            if _BATCH_HEAD.unpack_from(content, body) != (
-                head[6],
-                size - LENGTH_EXCLUDES,
-                head[5] & LEADER_EPOCH_MASK,
-                MAGIC,
-                head[9],
-            ) or crc32c(view[body + HEAD_BYTES : body + size]) != head[9]:
+            if (
+                _BATCH_HEAD.unpack_from(content, body)
+                != (
+                    head[6],
+                    size - LENGTH_EXCLUDES,
+                    head[5] & LEADER_EPOCH_MASK,
+                    MAGIC,
+                    head[9],
+                )
+                or crc32c(view[body + HEAD_BYTES : body + size]) != head[9]
+            ):
                 need = None
                 break
             before_epoch, before_offset, checksum = head[5], head[6] + head[7] - 1, head[13]
@@ -166,7 +172,11 @@ class SegmentCheck:
             return 0 if short or at + found + wanted > self._end else wanted
         try:
             frame, _ = parse(content, found, self._partition)
-            fits = (frame.header.id, frame.checksum) == self._last if is_last else _chained(content, frame, following)
+            fits = (
+                (frame.header.id, frame.checksum) == self._last
+                if is_last
+                else _chained(content, frame, following)
+            )
         except DamagedFrame:
             return 0
         if not fits:

@@ -170,7 +170,9 @@ def parse_heading(content: bytes, at: int) -> Heading | None:
     (crc,) = _CRC.unpack_from(content, at + _ROUND.size)
     if crc32c(memoryview(content)[at : at + _ROUND.size]) != crc:
         return None
-    _, version, starts, generation, sequence, length, span, count, body_crc, _ = _ROUND.unpack_from(content, at)
+    _, version, starts, generation, sequence, length, span, count, body_crc, _ = _ROUND.unpack_from(
+        content, at
+    )
     if version != FORMAT_VERSION or length + ROUND_HEADER_BYTES > span:
         return None
     return Heading(bool(starts), generation, sequence, length, span, count, body_crc)

@@ -203,11 +203,15 @@ class Log:
         self.end = position + FRAME_HEAD_BYTES + header.size
         if not frame.payload:
             self._clear_tail()  # Replayed from the journal, while the payload is in the segment.
-            return
+        else:
+            self.remember(frame)
+
+    def remember(self, frame: Frame) -> None:
+        """Keep a frame in memory: the next one behind those that are."""
         self.tail_frames.append(frame)
-        self.tail_offsets.append(header.offset)
+        self.tail_offsets.append(frame.header.offset)
         memory = self._memory
-        memory.bytes += FRAME_HEAD_BYTES + header.size
+        memory.bytes += FRAME_HEAD_BYTES + frame.header.size
         memory.oldest.append(self)
 
     def cut(self, to: EntryId, checksum: int, segment: int, position: int) -> list[int]:
@@ -294,7 +298,10 @@ class Log:
             last = frame.header.id
             if last.offset > fault.last.offset:
                 return None
-            if last.offset == fault.last.offset and (last, frame.checksum) != (fault.last, fault.last_checksum):
+            if last.offset == fault.last.offset and (last, frame.checksum) != (
+                fault.last,
+                fault.last_checksum,
+            ):
                 return None
             place = fault.segment, fault.position
             if frame.header.offset != fault.segment and any(
@@ -348,10 +355,12 @@ class Log:
 
     def evict(self, count: int) -> int:
         """Drop the oldest frames from memory, if they can be read again. Bytes dropped."""
+        # Whatever is not durable, and flushed in its segment, stays: nobody could read it.
+        if self.cuts != self.durable.cuts:
+            return 0
         items = self.writing or self.lazy
-        if items:
-            # Whatever is not flushed in its segment stays: nobody could read it.
-            count = min(count, bisect_right(self.tail_offsets, items[0][0].header.offset - 1))
+        safe = items[0][0].prev.offset if items else self.durable.head.offset
+        count = min(count, bisect_right(self.tail_offsets, safe))
         return self._drop_tail(0, count)
 
     # --- helpers ---

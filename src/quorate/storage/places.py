@@ -7,7 +7,7 @@ from quorate.storage.disk import DiskFailed
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.index import SparseIndex
 from quorate.storage.log import NO_SEGMENT, Log
-from quorate.storage.reading import follow, waiting_item
+from quorate.storage.reading import follow, scan_from, waiting_item
 from quorate.storage.records import OPEN
 from quorate.storage.segment import FOOTER_BYTES_MAX, DamagedFooter, parse_footer
 from quorate.storage.shared import Shared
@@ -81,9 +81,7 @@ def _on_disk(shared: Shared, log: Log, to: EntryId) -> Place | None:
             index = SparseIndex(shared.settings.index_bytes, parse_footer(content, log.partition).index)
         except (DiskFailed, DamagedFooter):
             index = SparseIndex(shared.settings.index_bytes)
-    position = index.find(to.offset)[1]
-    if segment.base == log.start[0]:
-        position = max(position, log.start[1])
+    position = scan_from(log, segment.base, index, to.offset)
     while True:
         try:
             content = shared.disk.read_now(file, position, shared.settings.read_bytes)

@@ -47,7 +47,15 @@ class Run(msgspec.Struct):
 
 
 def follow(
-    content: bytes, at: int, start: int, partition: Partition, *, first: int, last: int, bytes_max: int, heads: bool
+    content: bytes,
+    at: int,
+    start: int,
+    partition: Partition,
+    *,
+    first: int,
+    last: int,
+    bytes_max: int,
+    heads: bool,
 ) -> Run:
     """The entries that hold offsets `first … last`, from the frame at position `start` on.
 
@@ -132,8 +140,8 @@ class Reader:
             return
         item = waiting_item(log, first)
         if item is not None:
-            frame, segment, position, _, _ = item
-            self._fetch(request, log.file(segment), position, position, frame.size, position + frame.size)
+            frame, base, position, _, _ = item
+            self._fetch(request, log.file(base), position, position, frame.size, position + frame.size)
             return
         segment = log.segments[log.segment_at(first)]
         file = log.file(segment.base)
@@ -148,7 +156,7 @@ class Reader:
         if index is None:
             self._load_index(request, file, segment.size)
             return
-        _, position = index.find(first)
+        position = scan_from(log, segment.base, index, first)
         self._fetch(request, file, position, position, self._shared.settings.read_bytes, end)
 
     def _from_memory(self, request: Request) -> list[Frame] | None:
@@ -235,9 +243,7 @@ class Reader:
         place = log.segment_at(request.first)
         self._check_segment(log, place, [], lambda _: request.done(good))
 
-    def _submit(
-        self, lane: str, file: str, at: int, length: int, done: Callable[[bytes], None]
-    ) -> None:
+    def _submit(self, lane: str, file: str, at: int, length: int, done: Callable[[bytes], None]) -> None:
         """Read; what cannot be read is as bad as what is not there."""
         shared = self._shared
 
@@ -329,6 +335,12 @@ def _last_before_fault(log: Log, first: int) -> int:
     return min((fault.before.offset for fault in log.faulty if fault.before.offset >= first), default=1 << 62)
 
 
+def scan_from(log: Log, segment: int, index: SparseIndex, offset: int) -> int:
+    """The position from which a segment is read to find an offset. What was below base may never be there."""
+    position = index.find(offset)[1]
+    return max(position, log.start[1]) if segment == log.start[0] else position
+
+
 def headers_now(
     disk: Disk, log: Log, first: int, upto: tuple[EntryId, int, int], bytes_max: int
 ) -> list[Header] | None:
@@ -338,20 +350,27 @@ def headers_now(
     Blocking: for opening a store.
     """
     last, segment, end = upto
-    index = log.index if log.segments and log.segments[-1].base == segment else None
-    _, position = index.find(first) if index is not None else (-1, 0)
-    if end - position > bytes_max and index is not None:
-        _, position = index.find(last.offset)
+    index = SparseIndex(bytes_max)
+    if log.segments[-1].base == segment:
+        index = log.index
+    elif segment in log.rolled:
+        index = log.rolled[segment]
+    position = scan_from(log, segment, index, first)
     if end - position > bytes_max:
-        return []
-    try:
-        content = disk.read_now(log.file(segment), position, end - position)
-    except DiskFailed:
-        return None
-    run = follow(
-        content, position, position, log.partition, first=0, last=last.offset, bytes_max=1 << 62, heads=True
-    )
-    if run.damaged or run.position != end or not run.frames or run.frames[-1].header.id != last:
-        return None
-    return [frame.header for frame in run.frames]
-
+        position = scan_from(log, segment, index, last.offset)
+    headers: list[Header] = []
+    before: Frame | None = None
+    while position < end:
+        try:
+            content = disk.read_now(log.file(segment), position, min(bytes_max, end - position))
+        except DiskFailed:
+            return None
+        run = follow(
+            content, position, position, log.partition, first=0, last=last.offset, bytes_max=1 << 62, heads=True
+        )
+        if run.damaged or not run.frames or (before is not None and run.frames[0].prev != before.header.id):
+            return None
+        headers += [frame.header for frame in run.frames]
+        before = run.frames[-1]
+        position = run.position
+    return headers if before is not None and before.header.id == last and position == end else None

@@ -225,7 +225,14 @@ def pack_record(record_type: int, sequence: int, ordinal: int, body: bytes) -> b
 
 
 def pack_entry(
-    into: list[Buffer], sequence: int, ordinal: int, frame: Frame, segment: int, position: int, cuts: int, large: bool
+    into: list[Buffer],
+    sequence: int,
+    ordinal: int,
+    frame: Frame,
+    segment: int,
+    position: int,
+    cuts: int,
+    large: bool,
 ) -> None:
     """The record of an entry, as buffers. Its checksum binds the frame's, which covers all the rest."""
     prefix = _ENTRY_HEADER.pack(
@@ -267,9 +274,7 @@ def pack_mark(
     state_number: int,
     cuts: int,
 ) -> bytes:
-    return _MARK.pack(
-        partition, head.epoch, head.offset, checksum, segment, end, commit, state_number, cuts
-    )
+    return _MARK.pack(partition, head.epoch, head.offset, checksum, segment, end, commit, state_number, cuts)
 
 
 def unpack_marks(body: Buffer) -> tuple[int, int, list[Mark]]:

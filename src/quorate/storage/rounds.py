@@ -325,6 +325,9 @@ class Rounds:
         self.busy = False
         self._notifying = True
         try:
+            # First of all, what frees names of files: the pass that may start next could use them again.
+            for _, after in batch.after:
+                after()
             self.completed(bool(batch.barred))
             self._notify(batch)
         finally:
@@ -347,8 +350,6 @@ class Rounds:
 
     def _notify(self, batch: Batch) -> None:
         listener = self._shared.listener
-        for _, after in batch.after:
-            after()
         for log, io in batch.ios.items():
             if not log.deleted:
                 listener.persisted(log.partition, io)

@@ -17,7 +17,17 @@ import msgspec
 from crc32c import crc32c
 
 from quorate.core.entry import FORMAT_VERSION, EntryId, Partition, Snapshot
-from quorate.storage.disk import Disk, DiskFailed, Flush, FlushDirectory, Operation, ReadAt, Rename, Unlink, Write
+from quorate.storage.disk import (
+    Disk,
+    DiskFailed,
+    Flush,
+    FlushDirectory,
+    Operation,
+    ReadAt,
+    Rename,
+    Unlink,
+    Write,
+)
 from quorate.storage.log import Log
 from quorate.storage.shared import LANE_READ, LANE_SNAPSHOTS, Shared
 
@@ -228,7 +238,8 @@ def _intact(content: bytes, start: int, kept: Kept) -> bool:
     view = memoryview(content)
     first = start // BLOCK_BYTES
     return all(
-        crc32c(view[at : at + BLOCK_BYTES]) == _CRC.unpack_from(kept.table, 4 * (first + at // BLOCK_BYTES))[0]
+        crc32c(view[at : at + BLOCK_BYTES])
+        == _CRC.unpack_from(kept.table, 4 * (first + at // BLOCK_BYTES))[0]
         for at in range(0, len(content), BLOCK_BYTES)
     )
 
@@ -237,7 +248,10 @@ def _verify_now(disk: Disk, partition: Partition, file: str, last: EntryId) -> K
     """The snapshot in a file, if every byte of it is what was written."""
     try:
         header = disk.read_now(file, 0, HEADER_BYTES)
-        if len(header) < HEADER_BYTES or crc32c(header[: _HEADER.size]) != _CRC.unpack_from(header, _HEADER.size)[0]:
+        if (
+            len(header) < HEADER_BYTES
+            or crc32c(header[: _HEADER.size]) != _CRC.unpack_from(header, _HEADER.size)[0]
+        ):
             return None
         magic, version, owner, epoch, offset, checksum, size, table_crc = _HEADER.unpack_from(header)
         if (magic, version, owner) != (SNAPSHOT_MAGIC, FORMAT_VERSION, partition):

@@ -388,7 +388,10 @@ class Store:
         shared = self._shared
         if not shared.full:
             return True
-        fits = self._live_bytes() + _ENTRY_BYTES + bytes_count <= shared.journal.size - shared.settings.reserve_bytes
+        fits = (
+            self._live_bytes() + _ENTRY_BYTES + bytes_count
+            <= shared.journal.size - shared.settings.reserve_bytes
+        )
         return fits and bytes_count <= shared.settings.journal_entry_max
 
     def pump(self, now: float | None = None) -> None:

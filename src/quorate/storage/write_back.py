@@ -56,6 +56,7 @@ class WriteBack:
         "_rounds",
         "_shared",
         "_switch_wanted",
+        "_switching",
         "checkpoint_bytes",
         "mirror_at",
         "mirrored",
@@ -69,6 +70,7 @@ class WriteBack:
         self._mirroring = False
         self._switch_wanted = 0
         """Bytes that the next round needs; 0 while there is room enough."""
+        self._switching = False
         self._passed = False
         """A pass was made for the sake of the coming change of generation."""
         self._cut_waits = False
@@ -98,13 +100,11 @@ class WriteBack:
             self.housekeep()
 
     def _round_completed(self, cut: bool) -> None:
-        shared = self._shared
         if cut and self._passing and not self._cut_waits:
             # The pass may still be writing what was cut: nothing may go over it before that is done.
             self._cut_waits = True
             self._rounds.hold()
-        if self.mirror_at is None and self._rounds.unmirrored:
-            self.mirror_at = shared.now + shared.settings.mark_delay_s
+        self._wake_mirror()
         self.housekeep()
 
     def _make_room(self, need: int) -> None:
@@ -195,12 +195,18 @@ class WriteBack:
 
     # --- the second place ---
 
+    def _wake_mirror(self) -> None:
+        """Something has happened that the second place does not know: it will, soon."""
+        rounds = self._rounds
+        if self.mirror_at is None and (rounds.unmirrored or rounds.unmirrored_copies):
+            self.mirror_at = self._shared.now + self._shared.settings.mark_delay_s
+
     def _mirror(self) -> None:
         """Say in the second place what is flushed in the first."""
         shared, rounds = self._shared, self._rounds
-        if self._mirroring:
-            return
         self.mirror_at = None
+        if self._mirroring or self._switching:
+            return  # Either ends with another look at what is left to say.
         if not rounds.unmirrored and not rounds.unmirrored_copies:
             return
         upto = shared.journal.sequence
@@ -229,8 +235,7 @@ class WriteBack:
         self._mirroring = False
         self.mirrored = upto
         shared.marks.written(prepared)
-        if self._rounds.unmirrored and self.mirror_at is None:
-            self.mirror_at = shared.now + shared.settings.mark_delay_s
+        self._wake_mirror()
         self.housekeep()
         self._rounds.pump()
 
@@ -239,18 +244,18 @@ class WriteBack:
     def _start_switch(self) -> None:
         shared, rounds = self._shared, self._rounds
         need, self._switch_wanted, self._passed = self._switch_wanted, 0, False
-        rounds.busy = True
+        rounds.busy = self._switching = True
+        self.mirror_at = None
         letter = LETTERS[1 - LETTERS.index(shared.journal.letter)]
         operations, journal, marks, written = self.checkpoint(letter, shared.journal.sequence + 1, need)
 
         def done(error: DiskFull | None) -> None:
-            rounds.busy = False
+            rounds.busy = self._switching = False
             if error is not None:
                 self._switch_failed(letter)
                 return
             self.begin(journal, marks, written)
             rounds.generation_began()
-            self.mirror_at = None
             self.housekeep()
             rounds.pump()
 
@@ -262,6 +267,7 @@ class WriteBack:
         for place in (shared.journal, shared.marks):
             self.sizes.pop(f"{place.name}.{letter}", None)
         shared.full = True
+        self._wake_mirror()
         self._retry_at = shared.now + shared.settings.retry_s
         rounds.fail_waiting(rounds.waiting_entries(), DISK_FULL)
         rounds.pump()

@@ -129,7 +129,7 @@ def test_a_broken_protocol_fails_with_the_name_of_the_invariant(monkeypatch: pyt
     monkeypatch.setattr(follower.Follower, "_may_rest", lambda self, message: False)
     found = problems("elect R1\nsettle\nhold flushes R2\npropose R1 as w\nsettle R1 R2\nwake R1\nsettle\n")
     assert len(found) == 1
-    assert "invariant ack-unflushed is broken: p0 n2 acknowledged 1" in found[0]
+    assert "invariant ack-unflushed is broken: R2 acknowledged 1" in found[0]
 
 
 def test_a_failed_assertion_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

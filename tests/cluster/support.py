@@ -1,0 +1,59 @@
+"""How the cluster's tests run: real processes with short times, in one event loop per test."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from quorate.batch import encode_records
+from quorate.bench.cluster_load import Ledger
+from quorate.bench.cluster_processes import POLL_S, START_TIMEOUT_S, Cluster, NodeProcess
+
+Result = TypeVar("Result")
+
+QUICK_RAFT = {"election_timeout_s": 0.5, "heartbeat_s": 0.1}
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+def cluster_of(directory: Path, *, partitions: int, nodes: int = 3) -> Cluster:
+    return Cluster(directory, nodes=nodes, partitions=partitions, raft=QUICK_RAFT)
+
+
+def batch_of(value: bytes) -> bytes:
+    return encode_records([(None, value)])
+
+
+async def until_acknowledged(ledger: Ledger, count: int) -> None:
+    """So many more, with the load going on."""
+    wanted = ledger.acknowledged_count + count
+    await until(lambda: ledger.acknowledged_count >= wanted, f"{count} more acknowledgements")
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {START_TIMEOUT_S} s for {what}"
+        await asyncio.sleep(POLL_S)
+
+
+async def expect_nothing_lost(cluster: Cluster, ledger: Ledger) -> None:
+    for node in cluster.nodes:
+        found = await ledger.compare(node)
+        assert found.lost == ()
+        assert found.foreign == ()
+        assert found.acknowledged_count > 0
+        assert found.entries_read_count == found.acknowledged_count + found.unknown_kept_count
+
+
+def expect_no_traceback(*nodes: NodeProcess) -> None:
+    for node in nodes:
+        assert "Traceback" not in node.output.read_text(encoding="utf-8")
