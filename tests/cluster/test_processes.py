@@ -36,10 +36,10 @@ pytestmark = pytest.mark.cluster
 FAILING_NODE = Path(__file__).with_name("failing_node.py")
 
 
-def start_again(node: NodeProcess, **changes: object) -> subprocess.CompletedProcess[str]:
+def start_again(process: NodeProcess, /, **changes: object) -> subprocess.CompletedProcess[str]:
     """Another process with this node's configuration, but for what is changed; it is expected to end."""
-    config = msgspec.json.decode(node.config.read_bytes()) | changes
-    other = node.config.with_name("other.json")
+    config = msgspec.json.decode(process.config.read_bytes()) | changes
+    other = process.config.with_name("other.json")
     other.write_bytes(msgspec.json.encode(config))
     command = [sys.executable, "-m", "quorate.node", "--config", str(other)]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -212,19 +212,18 @@ def test_an_error_of_the_kernel_on_flush_ends_the_node(tmp_path: Path) -> None:
             node.format()
             sound = node.command
             inject = "inject=fdatasync:error=EIO:when=50+"  # Counted for each thread.
-            strace = ("strace", "-f", "--seccomp-bpf", "-o", os.devnull, "-e", "trace=fdatasync", "-e", inject)
-            node.command = (*strace, *sound)
+            strace = ("strace", "-f", "--seccomp-bpf", "-o", os.devnull)
+            node.command = (*strace, "-e", "trace=fdatasync", "-e", inject, *sound)
             node.start()
             async with cluster.client() as client:
                 await cluster.leaders(client)
-                acknowledged = []
+                acknowledged: list[int] = []
                 with pytest.raises((OutcomeUnknown, Unreachable)):
                     while True:
                         settled = await client.propose(
                             cluster.partitions[0], [batch_of(b"%d" % len(acknowledged))]
                         )
                         acknowledged.append(settled.offset)
-                print(len(acknowledged))
                 assert node.wait(20) == 1
                 assert "fatal" in node.said()
                 node.command = sound

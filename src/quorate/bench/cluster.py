@@ -51,13 +51,19 @@ def run(say: Say = lambda _: None, *, directory: Path | None = None, quick: bool
         described = machine.describe(place)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             figures, claims = runner.run(_measure(cluster, place, plan, say))
+    throughput_limit = (
+        f"limit of throughput: {NODES} processes append and flush the same bytes ({LARGE_PER_FLUSH} large or "
+        f"{SMALL_PER_FLUSH} small entries a flush), no protocol and no client; the slowest of them counts"
+    )
+    kills = (
+        "kill -9 of a node, and then of the node that leads most, under load; both come back; every "
+        "acknowledged entry is read back from every node and compared"
+    )
     notes = (
         f"{NODES} node processes, {PARTITIONS} partitions, and the client, all on this machine's cores",
         "limit of latency: two loopback round trips between processes and one write and flush, each alone",
-        f"limit of throughput: {NODES} processes append and flush the same bytes ({LARGE_PER_FLUSH} large or "
-        f"{SMALL_PER_FLUSH} small entries a flush), no protocol and no client; the slowest of them counts",
-        "kill -9 of a node, and then of the node that leads most, under load; both come back; every "
-        "acknowledged entry is read back from every node and compared",
+        throughput_limit,
+        kills,
     )
     command = "quorate bench cluster" + (" --quick" if quick else "")
     title = "three processes, real sockets, real flushes"

@@ -65,8 +65,8 @@ class NodeProcess:
 
     def _spawn(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [*self.command, "--config", str(self.config)],
-            stdin=subprocess.DEVNULL,
+            [*self.command, "--config", str(self.config), "--stop-with-stdin"],
+            stdin=subprocess.PIPE,  # Held until the node has ended, or we have.
             stdout=output,
             stderr=output,
         )
@@ -81,13 +81,12 @@ class NodeProcess:
 
     def _end(self, number: signal.Signals) -> int:
         assert self.process is not None
-        process, self.process = self.process, None
-        process.send_signal(number)
+        self.process.send_signal(number)
         try:
-            return process.wait(STOP_TIMEOUT_S)
+            return self.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self.process.kill()
+            self.wait(STOP_TIMEOUT_S)
             raise ClusterFailed(
                 f"node {self.node} did not stop in {STOP_TIMEOUT_S} s: {self.said()}"
             ) from None
@@ -96,6 +95,8 @@ class NodeProcess:
         """The exit status of a process that ends by itself."""
         assert self.process is not None
         status = self.process.wait(timeout_s)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         self.process = None
         return status
 

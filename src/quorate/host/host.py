@@ -11,7 +11,7 @@ the store's memory; only a follower that lags beyond that costs a read.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ from quorate.host.detector import Detector, DetectorSettings
 from quorate.host.feeder import Feeder
 from quorate.host.parcel import Parcel, Ping, packed, unpacked
 from quorate.host.replicas import Answer, Hosted, ReplicaRecord, as_recovered, decode_record, encode_record
-from quorate.storage.disk import Disk
+from quorate.storage.disk import Buffer, Disk
 from quorate.storage.frame import Frame
 from quorate.storage.store import Store, StoreSettings
 
@@ -54,7 +54,7 @@ class Context(msgspec.Struct, gc=False):
     """The bytes that a step is about."""
 
     frames: dict[int, Frame] = {}
-    payloads: list[bytes] = []
+    payloads: Sequence[Buffer] = ()
     chunk: bytes = b""
 
 
@@ -158,7 +158,7 @@ class Host:
         self._tell(hosted, events.Received(parcel.sender, message), context)
         self._drain()
 
-    def propose(self, now: float, partition: Partition, payloads: list[bytes], answer: Answer) -> None:
+    def propose(self, now: float, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
         """Append these batches, verified by the caller's side of the wire, as one proposal."""
         self._now = now
         hosted = self.hosted[partition]
@@ -205,7 +205,7 @@ class Host:
         while heap and heap[0][2].scheduled != heap[0][0]:
             heappop(heap)
         due = heap[0][0] if heap else None
-        for other in (self._detector.deadline(), self.store.deadline()):
+        for other in (self._detector.deadline, self.store.deadline()):
             if other is not None and (due is None or other < due):
                 due = other
         return due
@@ -447,7 +447,7 @@ def _same_entry(frame: Frame, header: Header) -> bool:
     return found.offset == header.offset and found.epoch == header.epoch and found.count == header.count
 
 
-def _header_of(payload: bytes) -> Header:
+def _header_of(payload: Buffer) -> Header:
     parsed = batch.parse_batch_header(payload)
     flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
     count = parsed.last_offset_delta + 1

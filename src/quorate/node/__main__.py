@@ -2,6 +2,7 @@
 
     python -m quorate.node --config FILE --format [--replaces]    make its directory, once
     python -m quorate.node --config FILE                          run it, until SIGTERM or SIGINT
+    python -m quorate.node --config FILE --stop-with-stdin        … or until standard input is closed
 
 Exit status: 0 stopped as asked; 1 it failed (a flush, or a bug of ours); 2 it could not start.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -34,13 +36,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="JSON or TOML")
     parser.add_argument("--format", action="store_true", help="make the node's directory and exit")
     parser.add_argument("--replaces", action="store_true", help="with --format: the old directory is lost")
+    parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input is closed")
     chosen = parser.parse_args(arguments)
     try:
         config = load_config(chosen.config)
         if chosen.format:
             format_directory(config, replaces=chosen.replaces, rng=Random())
         else:
-            run_node(Node(config))
+            run_node(Node(config), stop_with_stdin=chosen.stop_with_stdin)
     except NodeFailed as failed:
         return complain(str(failed), EXIT_FAILED)
     except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError, OSError) as error:
@@ -48,13 +51,18 @@ def main(arguments: list[str] | None = None) -> int:
     return EXIT_STOPPED
 
 
-def run_node(node: Node) -> None:
-    """Until it is asked to stop; raises NodeFailed."""
+def run_node(node: Node, *, stop_with_stdin: bool = False) -> None:
+    """Until it is asked to stop; raises NodeFailed.
+
+    Whoever starts nodes, and may die before they do, holds the other end of their standard input.
+    """
 
     async def until_signalled() -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, node.stop)
+        if stop_with_stdin:
+            loop.add_reader(sys.stdin, lambda: None if os.read(sys.stdin.fileno(), 4096) else node.stop())
         await node.run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -15,7 +15,7 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -196,7 +196,7 @@ class Node:
         if not self._why_failed:
             self.host.receive(time.monotonic(), parcel)
 
-    def propose(self, partition: Partition, payloads: list[Buffer], answer: Answer) -> None:
+    def propose(self, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
         if not self._why_failed:
             self.host.propose(time.monotonic(), partition, payloads, answer)
 

@@ -236,7 +236,7 @@ class Chaos:
 
     def heal(self) -> None:
         """No more faults: the network is whole, disks and clocks are normal, every process runs."""
-        self.healed = True
+        self.healed = self.harm.over = True
         self._tell(0, "healed", "everything")
         self.world.network.heal(CALM)
         for number, node in self.world.nodes.items():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from quorate.sim import draw_ink as ink
-from quorate.sim.draw_lanes import Look, lane_piece, pill
+from quorate.sim.draw_lanes import Look, lane_piece, looks, pill
 from quorate.sim.draw_moments import UNKNOWN, Sort, State
 from quorate.sim.draw_sheet import HEADS_HEIGHT, LINE, MARGIN, Sheet
 from quorate.sim.draw_story import Row
@@ -23,7 +23,7 @@ HOW_TO_READ = (
     "not to scale. Point at an arrow to see its whole message."
 )
 EPOCHS_SHOWN_MAX = 8
-THEME_WIDTH = 96.0
+THEME_WIDTH = 110.0
 SAMPLE_WIDTH = 54.0
 LEGEND_LINE = 27.0
 
@@ -151,7 +151,7 @@ def epoch_sample(epoch: int) -> Sample:
 
 def pill_sample(epoch: int) -> Sample:
     state = State(role="leader", epoch=epoch)
-    return lambda x, y: pill(x - 26, y + 4, f"role e{epoch}", state, right=True)
+    return lambda x, y: pill(x + 26, y + 4, f"role e{epoch}", state, right=False)
 
 
 def label_sample(text: str, style: str) -> Sample:
@@ -229,7 +229,8 @@ def ending(sheet: Sheet, violation: str | None) -> tuple[float, str]:
         x = sheet.lanes[node]
         guilty = re.search(rf"\bn{node}\b", violation or "") is not None
         parts.append(name_box(x, y, f"n{node}", 46, ink.ALARM if guilty else ink.INK))
-        lines = [f"{state.role} e{state.epoch}", state.log, state.settled, state.notes]
+        down = "down; was " if looks(sheet, node)[-1][1].condition == "down" else ""
+        lines = [f"{down}{state.role} e{state.epoch}", state.log, state.settled, state.notes]
         for place, text in enumerate(text for text in lines if text and state != UNKNOWN):
             parts.append(
                 ink.words(x, y + 30 + place * LINE, text, "small middle" + (" bold" if not place else ""))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from quorate.sim import draw_ink as ink
-from quorate.sim.draw_links import cut_rails
+from quorate.sim.draw_links import cut_rails, rail_words
 from quorate.sim.draw_moments import UNKNOWN, Arrival, Journey, Moment, Sort, State, links_of, split_orders
 from quorate.sim.draw_sheet import LINE, MARGIN, NAMES_HEIGHT, Label, Sheet, Spot
 from quorate.sim.draw_words import FAULT_MARKS, kind_of
@@ -37,6 +37,7 @@ def body(sheet: Sheet) -> str:
             *(part for spot in sheet.spots for part in client_arrows(sheet, spot)),
             *(part for node in sheet.lanes for part in lane(sheet, node)),
             *gap_veils(sheet),
+            *rail_words(sheet),
             *(part for journey in sheet.story.journeys.values() for part in messages(sheet, journey)),
             *(part for spot in sheet.spots for part in row(sheet, spot)),
         ]
@@ -213,7 +214,7 @@ def row(sheet: Sheet, spot: Spot) -> Iterator[str]:
             "small muted end",
         )
     for number, runs in enumerate(spot.narration):
-        y = spot.top + spot.height / 2 + 4 if spot.row.gap else spot.top + 18 + number * LINE
+        y = spot.top + (16 if spot.row.gap else 18) + number * LINE
         yield ink.run_words(sheet.words_x, y, runs, "muted" if spot.row.gap else "")
     if spot.row.gap:
         return
@@ -253,21 +254,22 @@ def dot(x: float, y: float, moment: Moment) -> str:
 
 
 def client_arrows(sheet: Sheet, spot: Spot) -> Iterator[str]:
+    """Requests and answers, one below the other; of many, the last arrow says how many more there were."""
     moment = sheet.story.moments[spot.row.first]
     if spot.row.gap or moment.node not in sheet.lanes:
         return
     x, y = sheet.lanes[moment.node], spot.anchor
     room = min(sheet.lanes.values()) - sheet.client_x - 40
-    for happening, sort in zip(moment.happenings, moment.sorts, strict=True):
-        if sort not in (Sort.PROPOSED, Sort.ANSWERED):
-            continue
+    clients = [pair for pair in moment.pairs if pair[1] in (Sort.PROPOSED, Sort.ANSWERED)]
+    for number, (happening, sort) in enumerate(clients[: spot.clients_count], start=1):
         asked = sort is Sort.PROPOSED
         ends = (sheet.client_x + 5, x - REACH) if asked else (x - REACH, sheet.client_x + 5)
         tip = f"client → n{moment.node}: " if asked else f"n{moment.node} → client: "
         dash: dict[str, str | float] = {} if asked else {"stroke_dasharray": "7 3"}
         yield ink.arrow(ends[0], y, ends[1], y, colour=ink.INK, tip=tip + happening.text, **dash)
-        text = ink.shorten(split_orders(happening)[0], room, 11)
-        yield ink.words(sheet.client_x + 16, y - 4, text, "small halo")
+        more = len(clients) - number if number == spot.clients_count else 0
+        text = f"{more + 1} more answers" if more else split_orders(happening)[0]
+        yield ink.words(sheet.client_x + 16, y - 4, ink.shorten(text, room, 11), "small halo")
         y += LINE
 
 

@@ -17,7 +17,7 @@ def deafness(sheet: Sheet, node: int) -> list[tuple[int, tuple[int, ...]]]:
     for place, moment in enumerate(sheet.story.moments):
         if not moment.has(*LINKS):
             continue
-        for happening, sort in zip(moment.happenings, moment.sorts, strict=True):
+        for happening, sort in moment.pairs:
             links = links_of(happening)
             if sort is Sort.LINK_CUT:
                 cuts.update(links)
@@ -32,19 +32,32 @@ def deafness(sheet: Sheet, node: int) -> list[tuple[int, tuple[int, ...]]]:
     return found
 
 
-def cut_rails(sheet: Sheet) -> Iterator[str]:
-    """A hatched rail beside a lane as long as links of the node are cut, with the names of the others."""
-    for node, x in sheet.lanes.items():
+def rails(sheet: Sheet) -> Iterator[tuple[int, int, int, str]]:
+    """(node, first moment, moment that ends it, who is cut off)."""
+    for node in sheet.lanes:
         found = deafness(sheet, node)
         ends = [place for place, _ in found[1:]]
         for (place, peers), end in zip(found, [*ends, len(sheet.story.moments)], strict=True):
-            top, bottom = sheet.y_of(place), sheet.y_of(end)
-            if not peers or bottom <= top:
-                continue
-            names = " ".join(f"n{peer}" for peer in peers)
-            yield ink.element(
-                "g",
-                ink.tooltip(f"n{node} is cut off from {names}")
-                + ink.rectangle(x - 17, top, 6, bottom - top, fill="url(#cut)"),
-            )
-            yield ink.words(x - 20, top + 4, f"cut off from {names}", "small amber end halo")
+            if peers:
+                yield node, place, end, " ".join(f"n{peer}" for peer in peers)
+
+
+def cut_rails(sheet: Sheet) -> Iterator[str]:
+    """A hatched rail beside a lane as long as links of the node are cut."""
+    for node, place, end, names in rails(sheet):
+        top, bottom = sheet.y_of(place), sheet.y_of(end)
+        yield ink.element(
+            "g",
+            ink.tooltip(f"n{node} is cut off from {names}")
+            + ink.rectangle(sheet.lanes[node] - 17, top, 6, bottom - top, fill="url(#cut)"),
+        )
+
+
+def rail_words(sheet: Sheet) -> Iterator[str]:
+    """Who is cut off from whom, where a rail begins; or at the end of the gap in which it began."""
+    for node, place, end, names in rails(sheet):
+        spot = sheet.spot_of(place)
+        if spot.row.gap and spot.row.last >= end:
+            continue
+        y = spot.top + spot.height - 4 if spot.row.gap else sheet.y_of(place) + 4
+        yield ink.words(sheet.lanes[node] - 20, y, f"cut off from {names}", "small amber end halo")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import Enum, auto
+from functools import lru_cache
 
 import msgspec
 
@@ -49,6 +50,8 @@ VERBS = {
     "answered": Sort.ANSWERED,
     "violated": Sort.VIOLATED,
 }
+LINK_CUTS = frozenset({"cut", "cut off", "isolated"})
+"""Of links, where there is a peer or no node; a replica that cut its log says the same."""
 STEMS = (
     ("power", Sort.POWER_LOST),
     ("crash", Sort.CRASHED),
@@ -93,16 +96,21 @@ EFFECTS = frozenset({Sort.SENT, Sort.LOST, Sort.ANSWERED})
 
 
 def sort_of(happening: Happening) -> Sort:
-    what = happening.what.lower()
-    if what in VERBS:
-        return VERBS[what]
-    if what in ("cut", "cut off", "isolated") and (happening.peer or not happening.node):
+    if happening.what in LINK_CUTS and (happening.peer or not happening.node):
         return Sort.LINK_CUT
-    return next((sort for stem, sort in STEMS if what.startswith(stem)), Sort.PLAIN)
+    return sort_of_verb(happening.what)
+
+
+@lru_cache(maxsize=256)
+def sort_of_verb(verb: str) -> Sort:
+    verb = verb.lower()
+    if verb in VERBS:
+        return VERBS[verb]
+    return next((sort for stem, sort in STEMS if verb.startswith(stem)), Sort.PLAIN)
 
 
 UNSET = re.compile(r" \w+_\w+ -1\b")
-REFUSAL = re.compile(r"^([a-z]+-response)(?= epoch \d+(?! (?:accepted|granted) yes))")
+REFUSAL = re.compile(r"^([a-z]+-response)(?= epoch \d+\b(?! (?:accepted|granted) yes))")
 
 
 def plain(happening: Happening) -> str:
@@ -214,13 +222,22 @@ class Moment(msgspec.Struct, frozen=True):
         return any(sort in sorts for sort in self.sorts)
 
     @property
+    def pairs(self) -> list[tuple[Happening, Sort]]:
+        return list(zip(self.happenings, self.sorts, strict=True))
+
+    @property
     def is_fault(self) -> bool:
         return any(sort in FAULTS for sort in self.sorts)
 
     @property
     def changes(self) -> bool:
         """Role, epoch, log or commit are others than before; a first sight of a replica counts too."""
-        return self.before != self.after
+        return self.before != self.after or self.returns
+
+    @property
+    def returns(self) -> bool:
+        """The replica is back after a crash, and says how it is."""
+        return self.has(Sort.RESTARTED) and any(happening.state for happening in self.happenings)
 
     @property
     def grows(self) -> bool:

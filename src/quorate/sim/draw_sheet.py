@@ -6,12 +6,13 @@ labels stand on the side that has fewer arrows, above those that leave and below
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import msgspec
 
 from quorate.sim.draw_ink import width_of, wrap
-from quorate.sim.draw_moments import Moment, Sort
+from quorate.sim.draw_moments import UNKNOWN, Moment, Sort
 from quorate.sim.draw_story import Row, Story
 from quorate.sim.draw_words import Run, fault_label, gap_words, kind_of, narrate, time_words
 
@@ -30,6 +31,8 @@ NAMES_HEIGHT = 24.0
 IDLE_SECONDS = 0.05
 """A longer silence than this between two rows is pointed out."""
 WORDS_LINES_MAX = 4
+CLIENT_ARROWS_MAX = 3
+"""More answers than this in one moment are told in words only."""
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +56,8 @@ class Spot(msgspec.Struct):
     """On which side of the lane the labels stand."""
     baseline: float = 4.0
     """Of the first label, from the anchor: above an arrow that leaves, below one that arrives, or level."""
+    clients_count: int = 0
+    """Arrows from and to clients, one below the other."""
     named: bool = False
     """The lanes' names stand above this row once more."""
     silence: str = ""
@@ -102,6 +107,10 @@ class Sheet:
         """Where words beside a lane begin (or, on the left, end)."""
         return self.lanes[node] + (gap if right else -gap - (10 if self.has_rails else 0))
 
+    def spot_of(self, place: int) -> Spot:
+        """The row that shows a moment, or leaves it out."""
+        return self.spots[bisect_right(self.spots, place, key=lambda spot: spot.row.first) - 1]
+
     def is_shown(self, place: float) -> bool:
         return int(place) in self._shown
 
@@ -109,7 +118,7 @@ class Sheet:
 
     def _spot(self, row: Row) -> Spot:
         if row.gap:
-            return Spot(row, narration=[[(gap_words(self.story, row), "muted")]])
+            return Spot(row, narration=wrap([(gap_words(self.story, row), "muted")], WORDS_WIDTH - 10))
         moment = self.story.moments[row.first]
         narration = wrap(narrate(moment, self.story.journeys), WORDS_WIDTH - 10)
         if len(narration) > WORDS_LINES_MAX:
@@ -147,6 +156,7 @@ class Sheet:
             spot.anchor = top + PAD + 4 + max(0.0, 4 - spot.baseline)
             last = spot.baseline + (len(spot.labels) - 1) * LINE
             tail = LINE if not spot.row.gap and moment.has(Sort.RECEIVED) else 0
+            tail = max(tail, (spot.clients_count - 1) * LINE)
             beside = spot.anchor - top + max(last, tail)
             spot.height = max(beside, len(spot.narration) * LINE + 4) + PAD
             top += spot.height
@@ -159,22 +169,23 @@ class Sheet:
             return
         leaving = self._goes_right(moment, Sort.SENT)
         coming = self._goes_right(moment, Sort.RECEIVED)
-        if self.has_clients and moment.has(Sort.PROPOSED, Sort.ANSWERED):
-            coming.append(False)
-        both = leaving + coming
+        asked = sum(sort in (Sort.PROPOSED, Sort.ANSWERED) for sort in moment.sorts)
+        spot.clients_count = min(asked, CLIENT_ARROWS_MAX)
+        both = leaving + coming + [False] * spot.clients_count
         spot.right = both.count(True) <= both.count(False)
         if spot.right in coming:
+            # What arrived stands first, at the tip of its arrow.
+            spot.labels.insert(0, Label(((kind_of(moment.happenings[0].text), "muted"),)))
             spot.baseline = LINE
-            if moment.has(Sort.RECEIVED):
-                # What arrived stands first, at the tip of its arrow.
-                spot.labels.insert(0, Label(((kind_of(moment.happenings[0].text), "muted"),)))
+        elif not spot.right and spot.clients_count:
+            spot.baseline = LINE * spot.clients_count
         elif spot.right in leaving:
             spot.baseline = 6 - len(spot.labels) * LINE
 
     def _goes_right(self, moment: Moment, sort: Sort) -> list[bool]:
         return [
             happening.peer > moment.node
-            for happening, found in zip(moment.happenings, moment.sorts, strict=True)
+            for happening, found in moment.pairs
             if found is sort and happening.peer in self.lanes and happening.message
         ]
 
@@ -196,7 +207,7 @@ def labels_of(moment: Moment) -> Iterator[Label]:
         yield Label(((fault, "alarm" if moment.has(Sort.VIOLATED) else "amber"),))
     if not moment.changes or not moment.node:
         return
-    before, after = moment.before, moment.after
+    before, after = (UNKNOWN if moment.returns else moment.before), moment.after
     if (before.role, before.epoch) != (after.role, after.epoch):
         yield Label(((f"{after.role} e{after.epoch}".strip(), ""),), pill=True)
     runs: list[Run] = []
@@ -204,7 +215,7 @@ def labels_of(moment: Moment) -> Iterator[Label]:
         changed = (before.first, before.last) != (after.first, after.last)
         runs.append((after.log, "alarm" if moment.cuts else "bold" if changed else "muted"))
     if after.commit is not None:
-        fell = before.commit is not None and after.commit < before.commit and not moment.has(Sort.RESTARTED)
+        fell = before.commit is not None and after.commit < before.commit
         style = "alarm" if fell else "bold" if after.commit != before.commit else "muted"
         runs.append((f"  {after.settled}", style))
     if runs and (before.first, before.last, before.commit) != (after.first, after.last, after.commit):

@@ -18,6 +18,8 @@ from quorate.sim.happening import Happening
 ROWS_MAX = 150
 GAP_MOMENTS_MIN = 3
 """Fewer quiet moments than this are shown: a gap would take as much room."""
+ALIKE_MAX = 3
+"""Of turns that look the same, so many are shown; a full disk can refuse a thousand times."""
 TELLING_WORDS = re.compile(
     "vote|elect|reject|refus|conflict|snapshot-chunk|repair|damage|want-|have-|fence|stale", re.IGNORECASE
 )
@@ -108,10 +110,27 @@ def choose_rows(
     tail = rows[-detail:]
     border = tail[0].first
     budget = rows_max - detail
-    turns = [place for place in range(border) if moments[place].turns][-budget:]
+    turns = choose_turns(moments[:border], budget)
     while turns and len(fold_turns(turns, border)) > budget:
         turns = turns[1:]
     return fold_turns(turns, border) + tail
+
+
+def choose_turns(moments: Sequence[Moment], count: int) -> list[int]:
+    """The latest turns, without those that happened again and again in the same way."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    found: list[int] = []
+    for place in range(len(moments) - 1, -1, -1):
+        moment = moments[place]
+        if len(found) == count:
+            break
+        if moment.turns:
+            head = moment.happenings[0]
+            likeness = (head.node, head.what, moment.after.role, moment.after.epoch)
+            seen[likeness] += 1
+            if seen[likeness] <= ALIKE_MAX:
+                found.append(place)
+    return found[::-1]
 
 
 def quiet_moments(moments: Sequence[Moment], journeys: dict[int, Journey]) -> list[bool]:

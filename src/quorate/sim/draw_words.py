@@ -6,7 +6,17 @@ import re
 
 from quorate.core.raft import invariants as raft_invariants
 from quorate.sim import invariants, oracle
-from quorate.sim.draw_moments import LINKS, Journey, Moment, Sort, State, links_of, plain, split_orders
+from quorate.sim.draw_moments import (
+    LINKS,
+    UNKNOWN,
+    Journey,
+    Moment,
+    Sort,
+    State,
+    links_of,
+    plain,
+    split_orders,
+)
 from quorate.sim.draw_story import Row, Story
 from quorate.sim.happening import Happening
 
@@ -56,22 +66,26 @@ def narrate(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
 
 
 def phrases(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
+    """The cause and what was ordered; then, gathered, what was answered and what was sent."""
     said: list[Run] = []
+    answers: list[str] = []
     sends: dict[str, list[str]] = {}
-    for happening, sort in zip(moment.happenings, moment.sorts, strict=True):
+    for happening, sort in moment.pairs:
         if sort is Sort.SENT:
             target = f"n{happening.peer}" + fate_of(happening, journeys)
             sends.setdefault(plain(happening), []).append(target)
-        elif sort is Sort.LOST and happening.message in journeys:
-            continue
-        else:
+        elif sort is Sort.ANSWERED:
+            answers.append(happening.text or "done")
+        elif sort is not Sort.LOST or happening.message not in journeys:
             part = (phrase(happening, sort), style_of(sort))
             if part not in said:
                 said.append(part)
             if orders := split_orders(happening)[1]:
                 said.append((f"ordered: {orders}", "muted"))
+    if answers:
+        said.append((f"answered {'a client' if len(answers) == 1 else 'clients'}: {', '.join(answers)}", ""))
     for text, targets in sends.items():
-        said.append((f"sent {text or 'a message'} → {', '.join(targets)}", ""))
+        said.append((f"sent {text or 'a message'} →\u00a0{', '.join(targets)}", ""))
     return said
 
 
@@ -94,8 +108,6 @@ def phrase(happening: Happening, sort: Sort) -> str:
         return f"received {text or 'a message'} from n{happening.peer}"
     if sort is Sort.PROPOSED:
         return f"was asked by a client: {text}" if text else "was asked by a client"
-    if sort is Sort.ANSWERED:
-        return f"answered the client: {text}" if text else "answered the client"
     if sort in LINKS:
         text = link_words(links_of(happening)) or text
     elif happening.peer:
@@ -117,13 +129,18 @@ def link_words(links: list[tuple[int, int]]) -> str:
 def changes(moment: Moment) -> list[str]:
     """What the replica's line says now that it did not say before."""
     before, after = moment.before, moment.after
+    if moment.returns and before != UNKNOWN:
+        was = " ".join(filter(None, [before.log, before.settled]))
+        said = [f"back as {after.role} in epoch {after.epoch}", after.log, after.settled, after.notes]
+        return [*filter(None, said), f"before: {was}"]
     said = []
     if after.role != before.role and after.role:
         became = "is" if not before.role else "became"
         said.append(f"{became} {after.role} in epoch {after.epoch}")
     elif after.epoch != before.epoch:
-        said.append(f"moved to epoch {after.epoch}")
-    said += log_changes(before, after, returned=moment.has(Sort.RESTARTED))
+        again = "stands again, in" if after.role == "candidate" else "moved to"
+        said.append(f"{again} epoch {after.epoch}")
+    said += log_changes(before, after, cut=moment.cuts)
     if after.commit is not None and after.commit != before.commit:
         was = before.settled.removeprefix("commit ")
         said.append(f"{after.settled} (was {was})" if was else after.settled)
@@ -132,13 +149,13 @@ def changes(moment: Moment) -> list[str]:
     return said
 
 
-def log_changes(before: State, after: State, *, returned: bool) -> list[str]:
+def log_changes(before: State, after: State, *, cut: bool) -> list[str]:
+    if cut and after.last is not None and after.last >= (before.last or -1):
+        return [f"its log was cut and written anew, up to\u00a0{after.last}"]
     if after.last is None or after.first is None or (after.first, after.last) == (before.first, before.last):
         return []
     if before.last is None:
         return [after.log]
-    if returned:
-        return [f"came back with {after.log} (before: {before.log.removeprefix('log ')})"]
     if after.last < before.last:
         return [f"its log was cut: it ended at {before.last}, now at\u00a0{after.last}"]
     if after.last > before.last:
@@ -154,22 +171,28 @@ def gap_words(story: Story, row: Row) -> str:
     beats = sum(
         sort is Sort.SENT and is_heartbeat(happening.text)
         for moment in inside
-        for happening, sort in zip(moment.happenings, moment.sorts, strict=True)
+        for happening, sort in moment.pairs
     )
     refused = sum(moment.has(Sort.PROPOSED) and moment.has(Sort.ANSWERED) for moment in inside)
-    what = f"{count} happenings left out" + (f", {time_words(seconds)}" if seconds else "")
+    what = f"{count_words(count, 'happening')} left out" + (f", {time_words(seconds)}" if seconds else "")
     if row.quiet:
-        routine = [f"{beats} heartbeats and their answers"] if beats else []
-        routine += [f"{refused} requests sent elsewhere"] if refused else []
+        routine = [f"{count_words(beats, 'heartbeat')} and the answers"] if beats else []
+        routine += [f"{count_words(refused, 'request')} refused"] if refused else []
         return f"{what}: {', '.join(routine) or 'routine traffic'}; nothing changed"
-    if row.first:
-        return f"{what}: no fault, no change of epoch or role, nothing cut"
-    return f"{what}: how it began"
+    long_gaps = [other for other in story.rows if other.gap and not other.quiet]
+    if row != long_gaps[0]:
+        return what
+    detail = story.moments[min(long_gaps[-1].last + 1, len(story.moments) - 1)].at
+    return f"{what}. The story is long: before {detail:.4f} s only turns are shown: faults, elections, cuts."
+
+
+def count_words(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def is_heartbeat(text: str) -> bool:
-    """Said to be one, or entries asked to be appended without any entries."""
-    return "heartbeat" in text or (text.startswith("append-entries") and " headers " not in text)
+    """Entries asked to be appended, without any entries, and not to find out where logs part either."""
+    return text.startswith("append-entries") and not re.search(r" headers | frames|search yes", text)
 
 
 def time_words(seconds: float) -> str:
@@ -182,7 +205,7 @@ def time_words(seconds: float) -> str:
 
 def fault_label(moment: Moment) -> str:
     """The fault of a moment, in a word or two beside its mark."""
-    for happening, sort in zip(moment.happenings, moment.sorts, strict=True):
+    for happening, sort in moment.pairs:
         if sort in FAULT_MARKS:
             return happening.what
     return ""

@@ -31,6 +31,8 @@ class Harm:
         self.toll = toll
         self.invariants = invariants
         self.keep_down: Callable[[int, float], None] = lambda number, seconds: None
+        self.over = False
+        """Everything has healed."""
         self.troubled_at: dict[int, float] = {}
         """When a node's disk was last full or slow: marks may have waited then."""
         self._journal_harmed: dict[int, int] = {}
@@ -48,7 +50,7 @@ class Harm:
 
         def strike(_: None) -> None:
             undisturbed = node.paused_until <= began and self.troubled_at.get(number, -1.0) < began
-            if undisturbed and node.host is not None and node.lives == life:
+            if undisturbed and not self.over and node.host is not None and node.lives == life:
                 self._strike(fault, number, old)
 
         self.world.after(self._marked_after(), strike, None)

@@ -132,25 +132,29 @@ class Healing:
             self.invariants.applied(number, partition, hosted.applied.offset, hosted.machine.counts)
 
     def _read_everything(self) -> None:
+        """Every settled entry, from every copy, all of them side by side."""
+        reading: dict[tuple[int, int], str] = {}
+
+        def read_on(number: int, partition: int, first: int, end: int) -> None:
+            if first > end:
+                reading.pop((partition, number), None)
+                return
+            reading[partition, number] = f"p{partition} n{number} at {first}"
+
+            def done(frames: list[Frame], commit: int, base: int) -> None:
+                upto = self.oracle.fetched(reader, first, frames, commit, base)
+                if upto <= first:
+                    raise Violated("read-gap", f"p{partition}: n{number} has nothing at {first}")
+                read_on(number, partition, upto, end)
+
+            reader = (number, self.world.life(number), partition)
+            self.world.fetch(number, partition, first, READ_BYTES, done)
+
         for partition, number, hosted in self._copies():
             assert hosted is not None
-            end = hosted.replica.log.base.offset + 1
             self.oracle.lost_below(partition, hosted.replica.log.head.offset, f"n{number}")
-            while end <= hosted.commit:
-                end = self._read(number, partition, end)
-
-    def _read(self, number: int, partition: int, first: int) -> int:
-        reader = (number, self.world.life(number), partition)
-        ends: list[int] = []
-
-        def done(frames: list[Frame], commit: int, base: int) -> None:
-            ends.append(self.oracle.fetched(reader, first, frames, commit, base))
-
-        self.world.fetch(number, partition, first, READ_BYTES, done)
-        self._wait("a read does not end", lambda: [] if ends else [f"p{partition} n{number}"])
-        if ends[0] <= first:
-            raise Violated("read-gap", f"p{partition}: n{number} has nothing at {first}")
-        return ends[0]
+            read_on(number, partition, hosted.replica.log.base.offset + 1, hosted.commit)
+        self._wait("reads do not end", lambda: list(reading.values()))
 
 
 class Probe:

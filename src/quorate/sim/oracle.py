@@ -104,17 +104,26 @@ class Oracle:
 
     # --- what readers see ---
 
+    def known_commit(self, reader: tuple[int, int, int]) -> int:
+        """What (node, life, partition) has already said to be settled: a read that begins now says no less."""
+        return self._commits.get(reader, -1)
+
     def fetched(
-        self, reader: tuple[int, int, int], first: int, frames: Sequence[Frame], commit: int, base: int
+        self,
+        reader: tuple[int, int, int],
+        first: int,
+        frames: Sequence[Frame],
+        commit: int,
+        base: int,
+        known: int = -1,
     ) -> int:
-        """`reader` is (node, life, partition). Returns the offset behind the last entry that was read."""
+        """`known` was the commit when the read began. Returns the offset behind the last entry read."""
         node, life, partition = reader
         who = f"p{partition}: a read of n{node} from {first}"
         self.reads_count += 1
-        known = self._commits.get(reader, -1)
         if commit < known:
             raise Violated("read-regressed", f"{who} says commit {commit}; life {life} said {known} before")
-        self._commits[reader] = commit
+        self._commits[reader] = max(commit, self.known_commit(reader))
         expected = max(first, base + 1)
         for index, frame in enumerate(frames):
             header = frame.header

@@ -267,7 +267,7 @@ def run_seeds(
     *,
     protocol: str = "raft",
     progress: Callable[[Verdict], None] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.process_time,
     **settings: Any,
 ) -> Sum:
     """Run one seed after the other; `settings` are those of `run_seed`."""

@@ -288,7 +288,7 @@ class Stage(World):
         """Everything ordered so far reaches the disk, and nobody hears of it."""
         host = self.nodes[number].host
         assert host is not None
-        host.fatal = "crashed"
+        host.stopped = "crashed"
         self.holding.add(number)
         while self.jobs[number]:
             jobs, self.jobs[number] = self.jobs[number], []

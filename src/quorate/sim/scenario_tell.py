@@ -89,7 +89,6 @@ class Narrator:
         self.entries: dict[tuple[int, int], Header] = {}
         """By epoch and offset, for every offset that the entry covers."""
         self.cuts: Counter[int] = Counter()
-        self.reports: list[tuple[int, str]] = []
         self._durable: dict[int, EntryId] = {}
         self._roles: dict[int, tuple[str, int]] = {}
         self._effects: dict[type, Callable[[Any], str]] = {

@@ -268,10 +268,12 @@ class Client:
         self.workload.requests_count += 1
         number = self.workload.requests_count
         waiting = self.workload.waiting
+        reader = (node, life, partition)
+        known = self.oracle.known_commit(reader)
 
         def done(frames: list[Frame], commit: int, base: int) -> None:
             waiting.pop(number, None)
-            end = self.oracle.fetched((node, life, partition), offset, frames, commit, base)
+            end = self.oracle.fetched(reader, offset, frames, commit, base, known)
             self.tails[partition] = max(self.tails[partition], end if frames else base + 1)
 
         waiting[number] = (node, life, f"a read of p{partition} from {offset}")

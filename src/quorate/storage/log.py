@@ -73,7 +73,7 @@ class Log:
         "head",
         "index",
         "lazy",
-        "named_upto",
+        "named",
         "partition",
         "rolled",
         "segments",
@@ -114,8 +114,8 @@ class Log:
         self.told = False
         self.deleted = False
         self.directory_made = False
-        self.named_upto = NO_SEGMENT
-        """Segments up to this one have names that are flushed in their directory (rule 6)."""
+        self.named: set[int] = set()
+        """Segments whose names are flushed in their directory (rule 6)."""
         self.segments: tuple[Segment, ...] = ()
         self.become(EMPTY)
         self.durable = EMPTY
@@ -220,7 +220,6 @@ class Log:
         kept = tuple(found for found in self.segments if found.base <= segment)
         gone = [found.base for found in self.segments if found.base > segment]
         assert not kept or kept[-1].base == segment
-        self.named_upto = min(self.named_upto, segment)
         self._reopen_segments(kept, position)
         self.end = position
         self.head = to
@@ -249,6 +248,7 @@ class Log:
         self.faulty = tuple(fault for fault in self.faulty if fault.last.offset > to.offset)
         self.base = to
         self.base_checksum = checksum
+        self.named.difference_update(gone)
         for base in gone:
             self.rolled.pop(base, None)
         self._drop_tail(0, bisect_right(self.tail_offsets, to.offset))
@@ -258,7 +258,6 @@ class Log:
     def restart_after(self, last: EntryId, checksum: int, controls: tuple[Header, ...]) -> list[int]:
         """A snapshot takes the place of everything. Segments that are gone."""
         gone = [found.base for found in self.segments]
-        self.named_upto = NO_SEGMENT
         self._clear_tail()
         self.become(
             View(last, checksum, (NO_SEGMENT, 0), last, checksum, (), 0, (), controls, (), self.cuts + 1)
@@ -331,10 +330,11 @@ class Log:
     def lazy_bytes(self) -> int:
         return sum(map(item_bytes, self.lazy)) + sum(map(item_bytes, self.writing))
 
-    def named(self, segment: int) -> None:
-        """The name of a segment's file is flushed; and so are those of older ones."""
-        if any(found.base == segment for found in self.segments):
-            self.named_upto = max(self.named_upto, segment)
+    def name(self, segment: int, changes: int) -> None:
+        """The name of a segment's file is flushed; unless another one has that name since `changes`."""
+        self.directory_made = True
+        if changes == self.changes:
+            self.named.add(segment)
 
     # --- the newest frames ---
 
@@ -423,6 +423,7 @@ class Log:
             self.index = SparseIndex(self._settings.index_bytes)
         known = {found.base for found in segments}
         self.rolled = {base: index for base, index in self.rolled.items() if base in known}
+        self.named &= known
         self.segments = segments
 
     def _trim_tail(self) -> None:

@@ -35,10 +35,12 @@ def checked_name(name: str) -> str:
 
 
 class OpenFile:
-    __slots__ = ("fd", "forgotten", "unflushed", "users_count")
+    __slots__ = ("fd", "forgotten", "size_at_least", "unflushed", "users_count")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.size_at_least = 0
+        """A write below this does not make the file grow."""
         self.users_count = 0
         self.unflushed = False
         self.forgotten = False
@@ -61,11 +63,11 @@ class OpenFiles:
 
     @contextmanager
     def use(self, file: str, *, create: bool = False) -> Iterator[OpenFile]:
-        opened = self._acquire(file, create=create)
+        opened = self.acquire(file, create=create)
         try:
             yield opened
         finally:
-            self._release(opened)
+            self.release(opened)
 
     def rename(self, source: str, target: str) -> None:
         source_path, target_path = self._root / checked_name(source), self._root / checked_name(target)
@@ -93,7 +95,7 @@ class OpenFiles:
                 os.close(opened.fd)
             self._open.clear()
 
-    def _acquire(self, file: str, *, create: bool) -> OpenFile:
+    def acquire(self, file: str, *, create: bool = False) -> OpenFile:
         with self._mutex:
             opened = self._open.get(file)
             if opened is not None:
@@ -113,7 +115,7 @@ class OpenFiles:
         try:
             self._shrink()
         except BaseException:
-            self._release(opened)
+            self.release(opened)
             raise
         return opened
 
@@ -125,7 +127,7 @@ class OpenFiles:
             flush_directory(directory.parent)
             self._safe_directories.add(directory)
 
-    def _release(self, opened: OpenFile) -> None:
+    def release(self, opened: OpenFile) -> None:
         with self._mutex:
             opened.users_count -= 1
             if opened.forgotten and not opened.users_count:
@@ -144,7 +146,7 @@ class OpenFiles:
             try:
                 self._flush(opened, file)
             finally:
-                self._release(opened)
+                self.release(opened)
 
     def _close_one(self) -> tuple[str, OpenFile] | None:
         """Close what was used least recently; or return, as in use, what must be flushed before that."""
@@ -166,8 +168,12 @@ def in_our_words(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = DiskFull if error.errno in NO_SPACE else DiskFailed
-        raise kind(f"{what}: {error.strerror}") from error
+        raise in_words(what, error) from error
+
+
+def in_words(what: str, error: OSError) -> DiskFull | DiskFailed:
+    kind = DiskFull if error.errno in NO_SPACE else DiskFailed
+    return kind(f"{what}: {error.strerror}")
 
 
 def write_whole(fd: int, at: int, buffers: Sequence[Buffer]) -> None:

@@ -1,7 +1,7 @@
 """A directory of the machine as a `Disk`: a few threads do the blocking, the caller never does.
 
-Every lane is a queue. A worker takes a lane, does one job of it, and puts the lane back behind the others:
-jobs of a lane run in order, lanes run side by side, and no lane starves another. Completions are handed to
+Every lane is a queue and a thread of its own, made when the lane is first used: jobs of a lane run in order,
+lanes run side by side, and handing a job over wakes one thread and nothing else. Completions are handed to
 `deliver` (`loop.call_soon_threadsafe`, say), which calls them wherever the store lives. Without an event
 loop, `RealDisk.polled` keeps them until `poll`.
 """
@@ -11,14 +11,13 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from quorate.storage.disk import (
     Allocate,
@@ -41,6 +40,7 @@ from quorate.storage.open_files import (
     flush_descriptor,
     flush_directory,
     in_our_words,
+    in_words,
     make_directory,
     read_whole,
     write_whole,
@@ -48,7 +48,7 @@ from quorate.storage.open_files import (
 
 Deliver = Callable[[Callable[[], None]], object]
 
-WORKERS_COUNT = 4
+LANES_COUNT_MAX = 16
 FLUSHERS_COUNT = 16
 LOCK_FILE = "lock"
 
@@ -66,23 +66,14 @@ class RealDisk:
         self._root = Path(directory).absolute()
         self._deliver = deliver
         self._lanes: dict[str, _Lane] = {}
-        self._waiting: SimpleQueue[_Lane | None] = SimpleQueue()
-        self._unfinished_count = 0
         self._closed = False
         self._mutex = threading.Lock()
-        self._idle = threading.Condition(self._mutex)
         self._lock_fd: int | None = None
         self._flush_failure: str | None = None
         with in_our_words(str(self._root)):
             make_directory(self._root)
         self._files = OpenFiles(self._root, self._flush)
         self._flushers = ThreadPoolExecutor(FLUSHERS_COUNT, "disk-flush")
-        self._workers = [
-            threading.Thread(target=self._work, name=f"disk-{number}", daemon=True)
-            for number in range(WORKERS_COUNT)
-        ]
-        for worker in self._workers:
-            worker.start()
 
     @staticmethod
     def polled(directory: str | Path) -> PolledDisk:
@@ -90,16 +81,19 @@ class RealDisk:
         return PolledDisk(directory)
 
     def submit(self, lane: str, operations: Sequence[Operation], done: Done) -> None:
+        assert not self._closed, "a job was submitted to a closed disk"
+        queue = self._lanes.get(lane) or self._open_lane(lane)
+        queue.jobs.put((operations, done))
+
+    def _open_lane(self, lane: str) -> _Lane:
         with self._mutex:
-            assert not self._closed, "a job was submitted to a closed disk"
-            queue = self._lanes.get(lane)
-            if queue is None:
-                queue = self._lanes[lane] = _Lane()
-            queue.jobs.append((operations, done))
-            self._unfinished_count += 1
-            if not queue.active:
-                queue.active = True
-                self._waiting.put(queue)
+            if lane not in self._lanes:
+                assert len(self._lanes) < LANES_COUNT_MAX
+                jobs: SimpleQueue[_Job | None] = SimpleQueue()
+                thread = threading.Thread(target=self._work, args=(jobs,), name=f"disk-{lane}", daemon=True)
+                self._lanes[lane] = _Lane(jobs, thread)
+                thread.start()
+            return self._lanes[lane]
 
     def list_now(self, directory: str) -> list[str]:
         path = self._directory(directory)
@@ -139,15 +133,13 @@ class RealDisk:
 
     def close(self) -> None:
         """Finish what was submitted, then let go of threads, files and the lock."""
-        with self._mutex:
-            if self._closed:
-                return
-            self._closed = True
-            self._idle.wait_for(lambda: not self._unfinished_count)
-        for _ in self._workers:
-            self._waiting.put(None)
-        for worker in self._workers:
-            worker.join()
+        if self._closed:
+            return
+        self._closed = True
+        for lane in self._lanes.values():
+            lane.jobs.put(None)
+        for lane in self._lanes.values():
+            lane.thread.join()
         self._flushers.shutdown()
         self._files.close()
         if self._lock_fd is not None:
@@ -161,9 +153,9 @@ class RealDisk:
     ) -> None:
         self.close()
 
-    def _work(self) -> None:
-        while (lane := self._waiting.get()) is not None:
-            operations, done = lane.jobs.popleft()
+    def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            operations, done = job
             error: Exception | None = None
             results: list[bytes] = []
             try:
@@ -172,14 +164,6 @@ class RealDisk:
                 error = raised
             with suppress(RuntimeError):  # the event loop is closed: nobody is left to be told
                 self._deliver(_Completion(done, error, results))
-            with self._mutex:
-                self._unfinished_count -= 1
-                if not self._unfinished_count:
-                    self._idle.notify_all()
-                if lane.jobs:
-                    self._waiting.put(lane)
-                else:
-                    lane.active = False
 
     def _execute(self, operations: Sequence[Operation]) -> list[bytes]:
         results: list[bytes] = []
@@ -199,6 +183,7 @@ class RealDisk:
                     self._files.unlink(file)
                 case Truncate(file, size):
                     with self._files.use(file) as opened, in_our_words(file):
+                        opened.size_at_least = 0
                         os.ftruncate(opened.fd, size)
                         opened.unflushed = True
                 case ReadAt(file, at, length):
@@ -207,16 +192,24 @@ class RealDisk:
         return results
 
     def _write(self, operation: Write) -> None:
-        with self._files.use(operation.file, create=True) as opened, in_our_words(operation.file):
-            size_before = os.fstat(opened.fd).st_size
+        opened = self._files.acquire(operation.file, create=True)
+        try:
+            size_before: int | None = None  # It cannot grow: there is nothing to take back.
+            if operation.at + sum(map(len, operation.buffers)) > opened.size_at_least:
+                size_before = opened.size_at_least = os.fstat(opened.fd).st_size
             try:
                 write_whole(opened.fd, operation.at, operation.buffers)
             except OSError as error:
-                if error.errno in NO_SPACE and os.fstat(opened.fd).st_size > size_before:
+                grew = size_before is not None and os.fstat(opened.fd).st_size > size_before
+                if grew and error.errno in NO_SPACE:
+                    assert size_before is not None
                     os.ftruncate(opened.fd, size_before)
                 raise
-            finally:
-                opened.unflushed = True
+        except OSError as error:
+            raise in_words(operation.file, error) from error
+        finally:
+            opened.unflushed = True
+            self._files.release(opened)
 
     def _allocate(self, file: str, size: int) -> None:
         """Zeros are written, not only reserved: a flush of reserved blocks would have to flush metadata too.
@@ -224,6 +217,7 @@ class RealDisk:
         Whatever had that name is replaced. Without room there is no file.
         """
         with self._files.use(file, create=True) as opened, in_our_words(file):
+            opened.size_at_least = 0
             try:
                 os.ftruncate(opened.fd, 0)
                 if hasattr(os, "posix_fallocate") and size:
@@ -238,38 +232,50 @@ class RealDisk:
 
     def _flush_all(self, files: tuple[str, ...]) -> None:
         """All of them are flushed, side by side, even if one fails: the failure is reported at the end."""
-        if len(files) == 1:
-            return self._flush_file(files[0])
-        flushes = [self._flushers.submit(self._flush_file, file) for file in files]
-        failures = [failure for flush in flushes if (failure := flush.exception()) is not None]
+        flushes = [self._flushers.submit(self._flush_file, file) for file in files[1:]]
+        failures: list[BaseException] = []
+        try:
+            for file in files[:1]:
+                self._flush_file(file)
+        except DiskFailed as failed:
+            failures.append(failed)
+        failures += [failure for flush in flushes if (failure := flush.exception()) is not None]
         if failures:
             raise failures[0]
-        return None
 
     def _flush_file(self, file: str) -> None:
-        with self._files.use(file) as opened:
+        opened = self._files.acquire(file)
+        try:
             self._flush(opened, file)
+        finally:
+            self._files.release(opened)
 
     def _flush(self, opened: OpenFile, file: str) -> None:
         # Cleared first: a write that ends while the flush runs sets it again.
         opened.unflushed = False
-        with self._failing_for_good(file):
+        self._expect_no_failure(file)
+        try:
             flush_descriptor(opened.fd)
+        except OSError as error:
+            raise self._failed_for_good(file, error) from error
 
     def _flush_directory(self, directory: str) -> None:
-        with self._failing_for_good(directory or "."):
+        what = directory or "."
+        self._expect_no_failure(what)
+        try:
             flush_directory(self._directory(directory))
+        except OSError as error:
+            raise self._failed_for_good(what, error) from error
 
-    @contextmanager
-    def _failing_for_good(self, what: str) -> Iterator[None]:
+    def _expect_no_failure(self, what: str) -> None:
         """After a failed flush the kernel has dropped the pages, and the next one would lie (rule 5)."""
         if self._flush_failure is not None:
             raise DiskFailed(f"{what}: not flushed, since an earlier flush failed: {self._flush_failure}")
-        try:
-            yield
-        except OSError as error:  # whatever it is, even a lack of space: pages may be gone
-            self._flush_failure = f"{what}: {error.strerror}"
-            raise DiskFailed(self._flush_failure) from error
+
+    def _failed_for_good(self, what: str, error: OSError) -> DiskFailed:
+        """Whatever the error is, even a lack of space: pages may be gone."""
+        self._flush_failure = f"{what}: {error.strerror}"
+        return DiskFailed(self._flush_failure)
 
     def _directory(self, name: str) -> Path:
         return self._root if name in ("", ".") else self._root / checked_name(name)
@@ -295,14 +301,12 @@ class PolledDisk(RealDisk):
             return called_count
 
 
-class _Lane:
-    """Jobs that wait, and whether a worker has this lane or will have it."""
+_Job = tuple[Sequence[Operation], Done]
 
-    __slots__ = ("active", "jobs")
 
-    def __init__(self) -> None:
-        self.jobs: deque[tuple[Sequence[Operation], Done]] = deque()
-        self.active = False
+class _Lane(NamedTuple):
+    jobs: SimpleQueue[_Job | None]
+    thread: threading.Thread
 
 
 class _Completion:

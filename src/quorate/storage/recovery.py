@@ -39,6 +39,8 @@ from quorate.storage.records import (
     Mark,
     Record,
     decode_body,
+    pack_marks,
+    pack_record,
     unpack_copy,
     unpack_entry,
     unpack_marks,
@@ -148,9 +150,15 @@ class Recovery:
             self._write_back.sizes.pop(file, None)
 
     def _new_generation(self, letter: str, sequence: int) -> None:
+        """Make it, and finish it: what was read may not have been durable (after a failed flush reads still
+        see what was dropped), and from now on somebody acts on it."""
         operations, journal, marks, written = self._write_back.checkpoint(letter, sequence, 0)
         self._disk.run_now(operations)
         self._write_back.begin(journal, marks, written)
+        flushed = pack_marks(journal.sequence - 1, journal.sequence, [])
+        mark = marks.prepare([pack_record(MARKS, marks.sequence + 1, 0, flushed)], 1)
+        self._disk.run_now((mark.write, Flush((mark.write.file,))))
+        marks.written(mark)
 
     # --- replaying ---
 

@@ -338,6 +338,8 @@ class Rounds:
         """Entries are the journal's to keep until their segments are flushed; cut ones are nobody's."""
         added = 0
         for kind, log, what, kept in batch.orders:
+            if log.deleted:
+                continue
             if kind == ENTRY:
                 log.lazy.append(what)
                 added += _ENTRY_BYTES + what[0].header.size

@@ -28,6 +28,7 @@ from quorate.storage.disk import (
     Unlink,
     Write,
 )
+from quorate.storage.errors import StoreError
 from quorate.storage.log import Log
 from quorate.storage.shared import LANE_READ, LANE_SNAPSHOTS, Shared
 
@@ -120,6 +121,11 @@ class Snapshots:
     def save(
         self, log: Log, last: EntryId, checksum: int, data: bytes, done: Callable[[Exception | None], None]
     ) -> None:
+        if not log.durable_state[1]:
+            # Files of a partition that the journal does not know would belong to nobody after a crash.
+            early = StoreError(f"{log.directory} is not on the disk yet: take the snapshot later")
+            self._shared.submit(LANE_SNAPSHOTS, (), lambda _: done(early))
+            return
         blocks = Blocks()
         blocks.add(data)
         kept = Kept(Snapshot(last, checksum, len(data)), _file(log, last), blocks.table())

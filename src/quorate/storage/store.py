@@ -117,6 +117,8 @@ class Store:
         log.state_number = 1
         batch = self._rounds.batch(log)
         batch.add_record(CREATE, log, encode_body(Create(partition, state)))
+        # Files of a partition that the journal does not know would belong to nobody after a crash.
+        batch.barred.add(log)
         batch.add(log, io)
 
     def delete(self, partition: Partition) -> None:
@@ -192,19 +194,21 @@ class Store:
         # An order is never divided between rounds: one that is too big for the journal goes around it.
         settings = self._shared.settings
         large_from = settings.journal_entry_max if size <= settings.round_bytes_max else 0
-        batch = self._rounds.batch(log, direct=any(frame.header.size > large_from for frame in frames))
+        # Control entries are small, and recovery must be able to decode them from the journal alone.
+        around = [frame.header.size > large_from and frame.header.kind != Kind.CONTROL for frame in frames]
+        batch = self._rounds.batch(log, direct=any(around))
         orders = batch.orders
-        for frame in frames:
+        for frame, large in zip(frames, around, strict=True):
             segment, position = log.place(frame)
             log.push(frame, segment, position)
-            if frame.header.size > large_from:
+            if large:
                 orders.append((LARGE, log, (frame, segment, position, log.cuts, True), None))
                 batch.size += _ENTRY_BYTES
                 batch.before.append((log, Write(log.file(segment), position, (frame.head, frame.payload))))
                 batch.files.append((log, log.file(segment)))
-                if segment > log.named_upto:
+                if segment not in log.named:
                     batch.directories.append((log, log.directory))
-                    batch.after.append((log, partial(log.named, segment)))
+                    batch.after.append((log, partial(log.name, segment, log.changes)))
             else:
                 orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
                 batch.size += _ENTRY_BYTES + frame.header.size

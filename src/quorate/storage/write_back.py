@@ -104,6 +104,8 @@ class WriteBack:
             # The pass may still be writing what was cut: nothing may go over it before that is done.
             self._cut_waits = True
             self._rounds.hold()
+        if self._shared.full and self._retry_at is None and not self._passing:
+            self._retry_at = self._shared.now + self._shared.settings.retry_s  # Rule 7: by itself.
         self._wake_mirror()
         self.housekeep()
 
@@ -137,26 +139,27 @@ class WriteBack:
         if self._passing:
             return
         operations: list[Operation] = []
-        flushed: list[tuple[Log, str, int]] = []
+        flushed: list[tuple[Log, int, int]] = []
         footers: list[tuple[Log, int, SparseIndex]] = []
         for log in shared.logs.values():
             log.writing, log.lazy = log.lazy, []
             for write, segment in _writes(log, log.writing):
                 operations.append(write)
-                flushed.append((log, write.file, segment))
+                flushed.append((log, segment, log.changes))
             for operation, segment, index in _footers(log):
                 operations += operation
                 footers.append((log, segment, index))
-                flushed.append((log, log.file(segment), segment))
-        if not operations:
-            self._pass_done([], [], None)
+                flushed.append((log, segment, log.changes))
+        if not operations:  # Everything went straight to its segment.
+            shared.full = False
+            self._written()
             return
-        operations.append(Flush(tuple(dict.fromkeys(file for _, file, _ in flushed))))
+        operations.append(Flush(tuple(dict.fromkeys(log.file(segment) for log, segment, _ in flushed))))
         # A name that is not flushed is lost with the power, and the file with it (rule 6).
         operations += [
             FlushDirectory(directory)
             for directory in dict.fromkeys(
-                log.directory for log, _, segment in flushed if segment > log.named_upto
+                log.directory for log, segment, _ in flushed if segment not in log.named
             )
         ]
         self._passing = True
@@ -164,7 +167,7 @@ class WriteBack:
 
     def _pass_done(
         self,
-        flushed: list[tuple[Log, str, int]],
+        flushed: list[tuple[Log, int, int]],
         footers: list[tuple[Log, int, SparseIndex]],
         error: DiskFull | None,
     ) -> None:
@@ -172,17 +175,14 @@ class WriteBack:
         self._passing = False
         shared.full = error is not None
         self._retry_at = shared.now + shared.settings.retry_s if error is not None else None
-        for log in shared.logs.values():
-            if error is None:
-                shared.lazy_bytes -= sum(map(item_bytes, log.writing))
-                log.writing = []
-            else:
+        if error is not None:
+            for log in shared.logs.values():
                 log.lazy[:0] = log.writing
                 log.writing = []
-        if error is None:
-            for log, _, segment in flushed:
-                log.directory_made = True
-                log.named(segment)
+        else:
+            self._written()
+            for log, segment, changes in flushed:
+                log.name(segment, changes)
             for log, segment, index in footers:
                 if log.rolled.get(segment) is index:
                     del log.rolled[segment]
@@ -192,6 +192,13 @@ class WriteBack:
             self._rounds.release()
         self.housekeep()
         self._rounds.pump()
+
+    def _written(self) -> None:
+        """What was being written is flushed in its segments."""
+        for log in self._shared.logs.values():
+            if log.writing:
+                self._shared.lazy_bytes -= sum(map(item_bytes, log.writing))
+                log.writing = []
 
     # --- the second place ---
 
@@ -346,7 +353,7 @@ def checkpoint_of(log: Log, *, deleted: bool = False) -> Checkpoint:
     state, state_number, state_damaged = log.durable_state
     view = log.durable
     index: SparseIndex | None = None
-    if view.segments:
+    if view.segments and log.cuts == view.cuts:  # Else its points may be of entries that are not durable.
         last = view.segments[-1].base
         # The log may be ahead of what is durable, and have gone on to another segment.
         index = log.index if log.segments and log.segments[-1].base == last else log.rolled.get(last)

@@ -15,7 +15,7 @@ def test_every_peer_is_pinged_at_once_and_then_regularly() -> None:
     detector = watching(2, 3)
     assert detector.tick(0.0) == ((2, 3), ())
     assert detector.tick(0.5) == ((), ())
-    assert detector.deadline() == 1.0
+    assert detector.deadline == 1.0
     assert detector.tick(1.0) == ((2, 3), ())
 
 
@@ -44,5 +44,5 @@ def test_a_peer_in_another_life_is_noticed_once() -> None:
 
 def test_nobody_to_watch_costs_nothing() -> None:
     detector = watching()
-    assert detector.deadline() is None
+    assert detector.deadline is None
     assert detector.tick(9.0) == ((), ())

@@ -17,7 +17,7 @@ import pytest
 from quorate.sim.draw import draw
 from quorate.sim.draw_lanes import looks
 from quorate.sim.draw_links import deafness
-from quorate.sim.draw_moments import Sort, State, sort_of, state_of
+from quorate.sim.draw_moments import Sort, State, plain, sort_of, state_of
 from quorate.sim.draw_sheet import Sheet
 from quorate.sim.draw_story import choose_partition, tell
 from quorate.sim.happening import Happening
@@ -385,7 +385,7 @@ def test_heartbeats_collapse_into_one_row_with_their_count() -> None:
     story = tell(teller.happenings)
     assert len(story.rows) <= before + 1
     assert sum(row.quiet for row in story.rows) == 1
-    assert says(draw(teller.happenings, title="t"), "heartbeats and their answers; nothing changed")
+    assert says(draw(teller.happenings, title="t"), "heartbeats and the answers; nothing changed")
 
 
 def test_the_partition_is_the_given_or_the_violated_or_the_busiest() -> None:
@@ -432,6 +432,35 @@ def test_a_step_is_one_moment_with_its_cause_and_effects() -> None:
 )
 def test_a_replicas_line_is_taken_apart(line: str, state: State) -> None:
     assert state_of(line) == state
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("append-response epoch 13 accepted yes probe 3", "append-response epoch 13 accepted yes probe 3"),
+        ("append-response epoch 13 probe 3", "append-response refused epoch 13 probe 3"),
+        ("vote-response epoch 7", "vote-response refused epoch 7"),
+        ("vote-response epoch 7 granted yes", "vote-response epoch 7 granted yes"),
+        ("snapshot-response epoch 7 at 3", "snapshot-response epoch 7 at 3"),
+        ("append-response epoch 1 accepted yes wants_snapshot -1", "append-response epoch 1 accepted yes"),
+    ],
+)
+def test_a_refusal_is_named_and_an_empty_field_is_not(text: str, told: str) -> None:
+    assert plain(Happening(0, 1, "sent", 0, text)) == told
+
+
+def test_what_happens_again_and_again_does_not_push_out_the_rest() -> None:
+    failing = [
+        happening
+        for number in range(500)
+        for happening in (
+            Happening(1.0 + number, 2, "failed", 0, "disk full", state="n2 follower e1 log 0..3 commit 3"),
+            Happening(1.5 + number, 2, "flushed", 0, "", state=f"n2 follower e1 log 0..4 commit {number}"),
+        )
+    ]
+    story = tell([Happening(0.5, 1, "crashed"), Happening(0.6, 1, "woke", 0), *failing], rows_max=40)
+    shown = [story.moments[row.first] for row in story.rows if not row.gap]
+    assert shown[0].has(Sort.CRASHED)
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,7 @@ def test_read_below_the_kept_log_starts_behind_its_base() -> None:
 def test_commit_of_one_life_never_falls() -> None:
     oracle = Oracle(1)
     fetch(oracle, [], commit=5)
-    oracle.fetched((1, 2, 0), 0, [], 3, -1)
+    oracle.fetched((1, 2, 0), 0, [], 3, -1, oracle.known_commit((1, 2, 0)))
+    fetch(oracle, [], commit=4)  # It began before the other one.
     with expect("read-regressed"):
-        fetch(oracle, [], commit=4)
+        oracle.fetched(NODE_ONE, 0, [], 4, -1, oracle.known_commit(NODE_ONE))

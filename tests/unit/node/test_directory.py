@@ -1,0 +1,76 @@
+"""Whose directory it is: made once, on purpose; never taken for another's, never begun anew by itself."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from quorate.node.config import FIRST_INCARNATION, NodeConfig
+from quorate.node.directory import IDENTITY_FILE, WrongDirectory, format_directory, read_identity
+
+
+def config_of(directory: Path, **changes: object) -> NodeConfig:
+    config = NodeConfig("c", 1, str(directory), "127.0.0.1:7001")
+    return msgspec.structs.replace(config, **changes)
+
+
+def test_a_formatted_directory_is_known_again(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "n1")
+    made = format_directory(config, replaces=False, rng=Random(1))
+    assert made.incarnation == FIRST_INCARNATION
+    assert read_identity(config) == made
+
+
+def test_a_replacement_is_never_the_first_incarnation(tmp_path: Path) -> None:
+    found = set()
+    for seed in range(3):
+        config = config_of(tmp_path / f"n{seed}")
+        found.add(format_directory(config, replaces=True, rng=Random(seed)).incarnation)
+    assert len(found) == 3
+    assert FIRST_INCARNATION not in found
+
+
+def test_nothing_is_formatted_over(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "n1")
+    format_directory(config, replaces=False, rng=Random(1))
+    with pytest.raises(WrongDirectory, match="there already"):
+        format_directory(config, replaces=True, rng=Random(1))
+    (tmp_path / "file").touch()
+    with pytest.raises(WrongDirectory, match="there already"):
+        format_directory(config_of(tmp_path / "file"), replaces=False, rng=Random(1))
+
+
+def test_an_empty_or_foreign_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongDirectory, match="--format"):
+        read_identity(config_of(tmp_path))
+    (tmp_path / "letter.txt").touch()
+    with pytest.raises(WrongDirectory, match="not a node's"):
+        read_identity(config_of(tmp_path))
+
+
+def test_anothers_directory_is_refused(tmp_path: Path) -> None:
+    format_directory(config_of(tmp_path / "n1"), replaces=False, rng=Random(1))
+    with pytest.raises(WrongDirectory, match="of cluster 'c', not 'd'"):
+        read_identity(config_of(tmp_path / "n1", cluster="d"))
+    with pytest.raises(WrongDirectory, match="of node 1, not 2"):
+        read_identity(config_of(tmp_path / "n1", node=2))
+
+
+def test_a_store_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "n1")
+    format_directory(config, replaces=False, rng=Random(1))
+    shutil.rmtree(tmp_path / "n1" / "store")
+    with pytest.raises(WrongDirectory, match="is gone"):
+        read_identity(config)
+
+
+def test_an_unreadable_identity_is_refused(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "n1")
+    format_directory(config, replaces=False, rng=Random(1))
+    (tmp_path / "n1" / IDENTITY_FILE).write_bytes(b"{}")
+    with pytest.raises(WrongDirectory, match="unreadable"):
+        read_identity(config)
