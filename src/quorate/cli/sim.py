@@ -213,6 +213,11 @@ def tell_many(plans: list[Plan], *, json: bool, jobs: int) -> bool:
     from quorate.cli.sweep import verdicts
     from quorate.cli.worlds import Totals, of_seeds, show, summary, watched
 
+    faults = "every kind of fault" if plans[0].faults == parse_faults("all") else ", ".join(plans[0].faults)
+    say.progress_line(
+        f"{plans[0].protocol} on {plans[0].nodes} nodes, seeds {plans[0].seed} to {plans[-1].seed}, "
+        f"under {faults or 'no faults'}"
+    )
     totals = Totals(plans[0].protocol)
     watched(verdicts(plans, jobs), totals, of_seeds(len(plans)))
     found = totals.finish()

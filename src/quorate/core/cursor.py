@@ -90,6 +90,8 @@ class Cursor:
             self.phase = Phase.SEARCHING
             self.agreed = self.matched
             self._hinted = False
+        if probe <= self.agreed:  # It has lost what it had not flushed (its disk is full): only that counts.
+            self.agreed = self.matched
         shared = log.epochs.last_shared(theirs, log.head)
         self.end = max(min(probe, shared.offset + 1), self.agreed + 1)
         # The epoch index names the likely position. If that was wrong once, halve what is left (OR-12).

@@ -15,8 +15,6 @@ from quorate.sim.draw_words import FAULT_MARKS, kind_of
 
 REACH = 7.0
 """Arrows begin and end this far from the middle of a lane."""
-
-
 NEVER = float("inf")
 
 
@@ -97,7 +95,7 @@ def looks(sheet: Sheet, node: int) -> list[tuple[float, Look]]:
             condition, until = "paused", moment.at + seconds_in(moment.happenings[0].text)
         elif moment.has(Sort.RESTARTED, Sort.RESUMED):
             condition, until = "up", NEVER
-        if condition != "down" and moment.after != UNKNOWN:
+        if condition != "down" and moment.states_itself:
             state = moment.after
         look = Look(state.role, state.epoch, condition)
         if look != found[-1][1]:

@@ -235,9 +235,13 @@ class Moment(msgspec.Struct, frozen=True):
         return self.before != self.after or self.returns
 
     @property
+    def states_itself(self) -> bool:
+        return any(happening.state for happening in self.happenings)
+
+    @property
     def returns(self) -> bool:
         """The replica is back after a crash, and says how it is."""
-        return self.has(Sort.RESTARTED) and any(happening.state for happening in self.happenings)
+        return self.has(Sort.RESTARTED) and self.states_itself
 
     @property
     def grows(self) -> bool:

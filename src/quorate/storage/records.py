@@ -358,6 +358,8 @@ def salvage(content: bytes, start: int, end: int, *, after: int, upto: int) -> I
         if after < _HEADER.unpack_from(content, at)[4] <= upto:
             try:
                 record, following = parse_record(view, at)
+                if record.type in (ENTRY, LARGE):
+                    unpack_entry(record)  # Its payload is not covered by the record's own checksum.
                 yield record
             except DamagedRecord:
                 pass

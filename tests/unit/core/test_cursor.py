@@ -108,3 +108,16 @@ def test_what_is_in_flight_is_bounded_and_freed_by_answers() -> None:
     assert not cursor.has_room(bytes_max=200, messages_max=8)
     cursor.accepted(log, probe=1, matched=1)
     assert cursor.has_room(bytes_max=200, messages_max=8)
+
+
+def test_a_follower_that_lost_what_it_had_not_flushed_is_found_again() -> None:
+    """A full disk refuses an entry that the follower had already agreed to (seed 85 of `all`)."""
+    log = log_of(20)
+    cursor = cursor_on(log)
+    cursor.refused(log, probe=19, theirs=at("1-15"))
+    cursor.refused(log, probe=15, theirs=at("1-15"))
+    cursor.accepted(log, probe=cursor.probe, matched=7)
+    cursor.agreed, cursor.end, cursor.probe = 15, 20, 15
+    assert cursor.refused(log, probe=15, theirs=at("1-14"))
+    assert cursor.probe < 15
+    assert cursor.agreed == 7

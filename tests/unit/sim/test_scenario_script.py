@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from quorate.sim.scenario import run_text
+from quorate.sim.scenario import PATTERNS, run_text
 from quorate.sim.scenario_log import Item, admits, read_entries, write_items
-from quorate.sim.scenario_script import Problem
+from quorate.sim.scenario_script import Problem, parse
 from quorate.sim.scenario_words import Mistake, split
 
 CAST = "nodes R1 R2 R3\n"
@@ -84,6 +86,33 @@ def test_offsets_count_from_what_the_file_says() -> None:
     assert "1-0: this file counts offsets from 1" in problem.what
     (problem,) = mistakes("offsets from 1\n" + CAST + "expect commit R1 = 0\n")
     assert "write `none`" in problem.what
+
+
+WORDS = sorted({word.strip("[].") for pattern in PATTERNS for word in pattern.replace("|", " ").split()})
+SAMPLES = [
+    "R1",
+    "R9",
+    "1-0",
+    "1-0..2",
+    "2-1*",
+    "?3",
+    "...",
+    "empty",
+    "7",
+    "2s",
+    '"x y"',
+    '"',
+    "#",
+    "append",
+    "*",
+]
+LINES = st.lists(st.sampled_from(WORDS + SAMPLES) | st.text(max_size=4), max_size=9).map(" ".join)
+
+
+@given(st.lists(LINES, max_size=6))
+def test_whatever_is_written_is_understood_or_named(lines: list[str]) -> None:
+    script = parse("\n".join([CAST.strip(), *lines]), PATTERNS)
+    assert all(problem.what and problem.misunderstood for problem in script.problems)
 
 
 # ---- logs ----
