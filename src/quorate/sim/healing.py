@@ -24,7 +24,7 @@ from quorate.storage.frame import Frame
 
 PATIENCE_PACES = 600
 """How many election time-outs the world has to come to rest."""
-EVENTS_MAX = 400_000
+STEPS_MAX = 400_000
 READ_BYTES = 1 << 16
 
 
@@ -36,7 +36,7 @@ class Healing:
         self.invariants = invariants
         self.pace = world.tunables.pace_s
         self._deadline = world.now + PATIENCE_PACES * self.pace
-        self._events_max = world.events_count + EVENTS_MAX
+        self._steps_max = world.steps_count + STEPS_MAX
 
     def run(self) -> None:
         self._wait("no fresh proposal settles", self._proposals())
@@ -51,10 +51,10 @@ class Healing:
         """Let time pass until nothing is missing."""
         while found := missing():
             world = self.world
-            if world.now > self._deadline or world.events_count >= self._events_max:
+            if world.now > self._deadline or world.steps_count >= self._steps_max:
                 states = "; ".join(self._states())
                 raise Violated("liveness", f"{what}: {', '.join(found)}; {states}")
-            world.run(world.now + self.pace / 2, self._events_max)
+            world.run(world.now + self.pace / 2, self._steps_max)
 
     def _copies(self) -> list[tuple[int, int, Hosted | None]]:
         """(partition, node, replica) of every copy."""

@@ -26,8 +26,8 @@ from quorate.sim.tunables import Tunables, draw
 from quorate.sim.workload import Workload
 from quorate.sim.world import Setup, World
 
-EVENTS_MAX = 60_000
-"""The safety phase ends after so many events, if its time is not over before."""
+STEPS_MAX = 60_000
+"""The safety phase ends after so many steps of replicas, if its time is not over before."""
 NODES_MAX = 9
 ROOMS: dict[str, Callable[[], Any]] = {"raft": RaftInvariants}
 
@@ -74,6 +74,9 @@ class Verdict(msgspec.Struct):
 
     seed: int
     events: int = 0
+    """Everything that happened: arrivals, completions, timers, requests, faults."""
+    steps: int = 0
+    """Facts that replicas were told; after each of them, everything was checked."""
     seconds: float = 0.0
     """Virtual time."""
     acknowledged: int = 0
@@ -178,6 +181,7 @@ class Run:
         return Verdict(
             seed=self.plan.seed,
             events=self.world.events_count,
+            steps=self.world.steps_count,
             seconds=self.world.now,
             acknowledged=self.oracle.acknowledged_count,
             reads=self.oracle.reads_count,
@@ -197,7 +201,7 @@ class Run:
             self.world.start(number)
         self.chaos.begin()
         self.workload.begin()
-        self.world.run(until, EVENTS_MAX)
+        self.world.run(until, STEPS_MAX)
         self.workload.close()
         self.chaos.heal()
         Healing(self.world, self.workload, self.oracle, self.invariants).run()

@@ -135,9 +135,7 @@ def tell(thing: Any) -> str:
             for name in thing.__struct_fields__
             if name not in ("io", "token", "control")
         )
-        parts = " ".join(
-            f"{name} {tell(value)}" for name, value in fields if value not in (None, (), False, "")
-        )
+        parts = " ".join(f"{name} {tell(value)}" for name, value in fields if says_something(value))
         return f"{_spaced(type(thing).__name__)} {parts}".strip()
     if isinstance(thing, tuple):
         if thing and isinstance(thing[0], Header):
@@ -148,6 +146,10 @@ def tell(thing: Any) -> str:
     if isinstance(thing, float):
         return f"{thing:.6f}"
     return str(thing)
+
+
+def says_something(value: Any) -> bool:
+    return value is not None and value is not False and value not in ((), "")
 
 
 def _spaced(name: str) -> str:

@@ -110,6 +110,8 @@ class World:
         self.trace = trace
         self.now = 0.0
         self.events_count = 0
+        """Everything that came out of the queue: arrivals, completions, timers, requests, faults."""
+        self.steps_count = 0
         """Facts that replicas were told: after each of them, everything is checked."""
         self.crashes_count = 0
         self.reports: list[tuple[int, Report]] = []
@@ -123,7 +125,6 @@ class World:
         self._messages_count = 0
         self._receiving = 0
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self._timers: list[tuple[float, int, SimNode, int]] = []
         self._pushes = 0
         self.nodes = {number: SimNode(number, self._make_disk(number)) for number in setup.nodes}
 
@@ -140,33 +141,36 @@ class World:
         self._pushes += 1
         heappush(self._heap, (self.now + seconds, self._pushes, function, argument))
 
-    def run(self, until: float, events_max: int = 1 << 62) -> None:
+    def run(self, until: float, steps_max: int = 1 << 62) -> None:
         """Let everything happen that is due until then, timers too."""
-        heap, timers = self._heap, self._timers
-        while self.events_count < events_max:
-            if timers and (not heap or timers[0][:2] < heap[0][:2]):
-                if timers[0][0] > until:
-                    break
-                at, _, node, life = heappop(timers)
-                self.now = at
-                self._wake(node, at, life)
-            elif heap and heap[0][0] <= until:
+        heap = self._heap
+        count = 0
+        try:
+            while heap and heap[0][0] <= until:
+                if self.steps_count >= steps_max:
+                    return
                 self.now, _, function, argument = heappop(heap)
+                count += 1
                 function(argument)
-            else:
-                break
-        else:
-            return
+        finally:
+            self.events_count += count
         self.now = max(self.now, until)
 
-    def settle(self, events_max: int = 100_000) -> None:
+    def settle(self, steps_max: int = 100_000) -> None:
         """Let everything happen that is under way, and no timer. Held messages stay where they are."""
         heap = self._heap
-        limit = self.events_count + events_max
-        while heap and self.events_count < limit:
-            at, _, function, argument = heappop(heap)
-            self.now = max(self.now, at)
-            function(argument)
+        limit = self.steps_count + steps_max
+        timers = []
+        while heap and self.steps_count < limit:
+            due = heappop(heap)
+            if due[2] == self._wake:
+                timers.append(due)
+                continue
+            self.events_count += 1
+            self.now = max(self.now, due[0])
+            due[2](due[3])
+        for timer in timers:
+            heappush(heap, timer)
 
     def elapse(self, number: int) -> bool:
         """Let one node's next timer come due, whenever that is. False if it waits for none."""
@@ -296,16 +300,17 @@ class World:
         if at < node.wake_at:
             node.wake_at = at
             self._pushes += 1
-            heappush(self._timers, (at, self._pushes, node, node.lives))
+            heappush(self._heap, (at, self._pushes, self._wake, (node, at, node.lives)))
 
-    def _wake(self, node: SimNode, at: float, life: int) -> None:
+    def _wake(self, timer: tuple[SimNode, float, int]) -> None:
+        node, at, life = timer
         if node.host is None or node.lives != life or at != node.wake_at:
             return
         node.wake_at = NEVER
         if node.paused_until > self.now:
-            node.wake_at = node.paused_until
+            node.wake_at = at = node.paused_until
             self._pushes += 1
-            heappush(self._timers, (node.paused_until, self._pushes, node, life))
+            heappush(self._heap, (at, self._pushes, self._wake, (node, at, life)))
             return
         deadline = node.host.deadline()
         if deadline is not None:
@@ -453,7 +458,7 @@ class World:
     # --- what hosts tell whoever watches ---
 
     def stepped(self, now: float, node: int, hosted: Hosted, event: Any, ordered: list[Any]) -> None:
-        self.events_count += 1
+        self.steps_count += 1
         index = self._numbers[hosted.partition]
         if self.trace is not None:
             self.trace.stepped(self.now, node, index, hosted.replica, event, ordered, self._receiving)

@@ -160,7 +160,12 @@ class Log:
 
     def go_back(self) -> None:
         """Forget every order that is not durable."""
+        was_cut = self.cuts != self.durable.cuts
         self.become(self.durable)
+        if was_cut:
+            # Points of entries that never were stand among those of entries that come back: none is better.
+            self.index = SparseIndex(self._settings.index_bytes)
+            self.rolled = {base: SparseIndex(self._settings.index_bytes) for base in self.rolled}
         self.state, self.state_number, self.state_damaged = self.durable_state
 
     def flushed(self) -> Flushed:
@@ -360,6 +365,9 @@ class Log:
             return 0
         items = self.writing or self.lazy
         safe = items[0][0].prev.offset if items else self.durable.head.offset
+        oldest = self.tail_frames[0].header
+        if oldest.size > self._settings.journal_entry_max and oldest.last <= self.durable.head.offset:
+            safe = max(safe, oldest.last)  # It went straight to its segment, and was flushed there.
         count = min(count, bisect_right(self.tail_offsets, safe))
         return self._drop_tail(0, count)
 

@@ -19,11 +19,12 @@ from quorate.storage.frame import (
     DamagedFrame,
     Frame,
     attach,
+    parse,
     parse_head,
 )
 from quorate.storage.index import SparseIndex
 from quorate.storage.log import Item, Log
-from quorate.storage.records import OPEN
+from quorate.storage.records import OPEN, Fault
 from quorate.storage.segment import FOOTER_BYTES_MAX, DamagedFooter, parse_footer
 from quorate.storage.shared import LANE_CHECK, LANE_READ, Shared
 
@@ -240,6 +241,11 @@ class Reader:
         if request.changes != log.changes or log.deleted:
             self._begin(request)
             return
+        item = waiting_item(log, request.first)
+        if item is not None and item[4]:  # Beyond what a check of the segment covers.
+            self._tell(log, [fault_of(item)])
+            request.done(good)
+            return
         place = log.segment_at(request.first)
         self._check_segment(log, place, [], lambda _: request.done(good))
 
@@ -262,10 +268,26 @@ class Reader:
     def _check_next(self, log: Log, base: int, found: list[Span], done: GotSpans) -> None:
         place = next((at for at, segment in enumerate(log.segments) if segment.base >= base), None)
         if place is None or log.deleted:
-            self._shared.submit(LANE_CHECK, (), lambda _: done(found))
+            large = [item for items in (log.writing, log.lazy) for item in items if item[4]]
+            self._check_waiting(log, large, found, done)
             return
         following = log.segments[place].base + 1
         self._check_segment(log, place, found, lambda spans: self._check_next(log, following, spans, done))
+
+    def _check_waiting(self, log: Log, items: list[Item], found: list[Span], done: GotSpans) -> None:
+        """Entries that went straight to their segment, behind what its check covers."""
+        if not items or log.deleted:
+            self._shared.submit(LANE_CHECK, (), lambda _: done(found))
+            return
+        (frame, segment, position, cuts, _), *rest = items
+
+        def fed(content: bytes) -> None:
+            spans = found
+            if log.cuts == cuts and not _holds(content, log.partition, frame.checksum):
+                spans = found + self._tell(log, [fault_of(items[0])])
+            self._check_waiting(log, rest, spans, done)
+
+        self._submit(LANE_CHECK, log.file(segment), position, frame.size, fed)
 
     def _check_segment(self, log: Log, place: int, found: list[Span], done: GotSpans) -> None:
         checking = SegmentCheck(log, place, self._shared.settings.read_bytes)
@@ -274,7 +296,7 @@ class Reader:
 
         def read() -> None:
             if checking.request is None:
-                done(found + self._tell(log, checking))
+                done(found + self._tell(log, checking.faults))
             else:
                 self._submit(LANE_CHECK, file, *checking.request, fed)
 
@@ -287,16 +309,32 @@ class Reader:
 
         read()
 
-    def _tell(self, log: Log, checking: SegmentCheck) -> list[Span]:
+    def _tell(self, log: Log, faults: list[Fault]) -> list[Span]:
         known = log.spans
         new = []
-        for fault in checking.faults:
+        for fault in faults:
             span = Span(fault.before, fault.last)
             if log.mark_faulty(fault) and span not in known:
                 new.append(span)
         for span in new:
             self._shared.listener.damaged(log.partition, span)
         return new
+
+
+def _holds(content: bytes, partition: Partition, checksum: int) -> bool:
+    try:
+        return parse(content, 0, partition)[0].checksum == checksum
+    except DamagedFrame:
+        return False
+
+
+def fault_of(item: Item) -> Fault:
+    """An entry that went straight to its segment and is not there."""
+    frame, segment, position, _, _ = item
+    end = position + frame.size
+    return Fault(
+        frame.prev, frame.prev_checksum, segment, position, frame.header.id, frame.checksum, segment, end
+    )
 
 
 def waiting_item(log: Log, offset: int) -> Item | None:
@@ -366,7 +404,14 @@ def headers_now(
         except DiskFailed:
             return None
         run = follow(
-            content, position, position, log.partition, first=0, last=last.offset, bytes_max=1 << 62, heads=True
+            content,
+            position,
+            position,
+            log.partition,
+            first=0,
+            last=last.offset,
+            bytes_max=1 << 62,
+            heads=True,
         )
         if run.damaged or not run.frames or (before is not None and run.frames[0].prev != before.header.id):
             return None

@@ -394,9 +394,9 @@ def _writes(log: Log, items: list[Item]) -> list[tuple[Write, int]]:
 
 def _footers(log: Log) -> list[tuple[list[Operation], int, SparseIndex]]:
     """Footers of segments that are sealed for good and have none yet."""
-    if not log.rolled:
-        return []
     view = log.durable
+    if not log.rolled or log.cuts != view.cuts:  # A cut on its way may open a sealed segment again.
+        return []
     made = []
     for segment, following in zip(view.segments, view.segments[1:], strict=False):
         index = log.rolled.get(segment.base)

@@ -77,10 +77,10 @@ def test_held_messages_wait_until_they_are_delivered_dropped_or_doubled() -> Non
     copy = world.duplicate(first)
     assert sorted(world.held) == [first, second, copy]
     world.drop(second)
-    events = world.events_count
+    steps = world.steps_count
     world.deliver(first)
     world.deliver(copy)
-    assert world.events_count == events + 2
+    assert world.steps_count == steps + 2
     world.settle()
     target = {letter.target for letter in world.held.values()}
     assert target == {1}  # both answers to the candidate
