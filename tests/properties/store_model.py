@@ -87,7 +87,9 @@ class Model:
         elif kind < 80:
             self._install(partition, number)
         elif kind < 84 and now.entries:
-            self.commits[partition] = max(self.commits[partition], now.entries[number % len(now.entries)][0].offset)
+            self.commits[partition] = max(
+                self.commits[partition], now.entries[number % len(now.entries)][0].offset
+            )
             store.note_commit(partition, self.commits[partition])
         elif kind < 86 and number % 4 == 0:
             self.story.append(f"{PARTITIONS.index(partition)} delete")

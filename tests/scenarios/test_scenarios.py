@@ -43,7 +43,7 @@ def test_scenario_tells_its_story_and_names_what_it_proves(path: Path) -> None:
     story = text.split("\n\n")[0].splitlines()
     assert all(line.startswith("#") for line in story), "a file begins with a comment that tells its story"
     assert len(story) >= 3
-    assert re.match(r"# behaviour: \S", story[-1]), "and ends it with the line `# behaviour: …`"
+    assert re.match(r"# (behaviour|rule): \S", story[-1]), "and ends with `# behaviour: …` (or `# rule: …`)"
 
 
 WARNINGS: dict[str, dict[str, str]] = {

@@ -47,7 +47,7 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
         "manners": draw_manners(rng, pace),
         "tunables": Tunables(
             pace_s=pace,
-            seconds=pace * rng.choice((15.0, 25.0, 40.0)),
+            seconds=pace * rng.choice((20.0, 40.0, 80.0)),
             partitions_count=rng.choice((1, 1, 2, 3, 4)),
         ),
     }

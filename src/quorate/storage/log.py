@@ -9,7 +9,7 @@ Its size in memory does not depend on the log's length, but for some tens of byt
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 
 import msgspec
@@ -46,7 +46,7 @@ class Memory:
         while self.bytes > bytes_max and self.oldest:
             log = self.oldest[0]
             if log.tail_frames and not log.evict(1):
-                return  # Not in its segment yet: what is younger is not, either.
+                return  # Not durable yet: what is younger is not, either.
             self.oldest.popleft()
 
 
@@ -331,6 +331,16 @@ class Log:
             items[:] = kept
         return forgotten
 
+    def whole_again(self, frame: Frame, segment: int, position: int) -> int:
+        """A repaired entry is flushed in its place. Among entries that only the journal holds it is like one
+        that went around the journal. Bytes that the journal has to carry for it."""
+        item = (without_payload(frame), segment, position, self.cuts, True)
+        waiting = self.writing if self.writing and item[1:3] < self.writing[-1][1:3] else self.lazy
+        if frame.header.offset <= self.flushed().id.offset or item in waiting:
+            return 0
+        insort(waiting, item, key=lambda other: other[0].header.offset)
+        return item_bytes(item)
+
     @property
     def lazy_bytes(self) -> int:
         return sum(map(item_bytes, self.lazy)) + sum(map(item_bytes, self.writing))
@@ -360,15 +370,10 @@ class Log:
 
     def evict(self, count: int) -> int:
         """Drop the oldest frames from memory, if they can be read again. Bytes dropped."""
-        # Whatever is not durable, and flushed in its segment, stays: nobody could read it.
+        # What is not durable stays: nobody could read it. What is, is in its segment, or held in `lazy`.
         if self.cuts != self.durable.cuts:
             return 0
-        items = self.writing or self.lazy
-        safe = items[0][0].prev.offset if items else self.durable.head.offset
-        oldest = self.tail_frames[0].header
-        if oldest.size > self._settings.journal_entry_max and oldest.last <= self.durable.head.offset:
-            safe = max(safe, oldest.last)  # It went straight to its segment, and was flushed there.
-        count = min(count, bisect_right(self.tail_offsets, safe))
+        count = min(count, bisect_right(self.tail_offsets, self.durable.head.offset))
         return self._drop_tail(0, count)
 
     # --- helpers ---
@@ -510,6 +515,11 @@ def with_fault(faulty: tuple[Fault, ...], fault: Fault) -> tuple[Fault, ...]:
         last.next_position,
     )
     return tuple(sorted((*kept, merged), key=lambda other: other.before.offset))
+
+
+def without_payload(frame: Frame) -> Frame:
+    """An entry that is in its segment already need not be kept in memory."""
+    return Frame(frame.header, frame.head, b"", frame.prev, frame.prev_checksum, frame.checksum)
 
 
 def _timestamp(frame: Frame) -> int:

@@ -146,9 +146,7 @@ class Reader:
             return
         segment = log.segments[log.segment_at(first)]
         file = log.file(segment.base)
-        flushed = log.flushed()
-        assert segment.base <= flushed.segment, "what is not flushed is in memory"
-        end = segment.size if segment.base < flushed.segment else flushed.position
+        end = segment.size if segment.size != OPEN else log.end
         hint = self._hints.get(log)
         if hint is not None and hint[:3] == (log.changes, first, segment.base):
             self._fetch(request, file, hint[3], hint[3], self._shared.settings.read_bytes, end)
@@ -198,7 +196,7 @@ class Reader:
                 self._begin(request)
                 return
             log = request.log
-            last = min(request.last, _last_before_fault(log, request.first))
+            last = min(request.last, _last_on_disk(log, request.first))
             run = follow(
                 content,
                 at,
@@ -368,9 +366,15 @@ def waiting_frames(log: Log, first: int, last: int, bytes_max: int) -> list[Fram
     return frames or None
 
 
-def _last_before_fault(log: Log, first: int) -> int:
-    """The last offset that can be read in one go."""
-    return min((fault.before.offset for fault in log.faulty if fault.before.offset >= first), default=1 << 62)
+def _last_on_disk(log: Log, first: int) -> int:
+    """The last offset that can be read in one go: up to damage, or to what is not in its segment yet."""
+    ends = [fault.before.offset for fault in log.faulty if fault.before.offset >= first]
+    waiting = log.writing or log.lazy
+    if waiting and waiting[0][0].header.offset > first:
+        ends.append(waiting[0][0].prev.offset)
+    if log.tail_offsets and log.tail_offsets[0] > first:
+        ends.append(log.tail_offsets[0] - 1)
+    return min(ends, default=log.head.offset)
 
 
 def scan_from(log: Log, segment: int, index: SparseIndex, offset: int) -> int:

@@ -280,6 +280,7 @@ class Recovery:
         """What the journal lost may be in the segment; but only the whole span proves that it is the right one."""
         before = log.view()
         writes: list[Operation] = []
+        filled: list[tuple[Frame, int, int]] = []
         missing: Fault | None = fault
         while missing is not None:
             frame = self._frame_at(log, missing.segment, missing.position) or self._frame_at(
@@ -291,8 +292,11 @@ class Recovery:
                 _restore_tail(log, before.head)
                 return
             writes.append(Write(log.file(place[0]), place[1], (frame.head, frame.payload)))
+            filled.append((frame, *place))
             missing = next((other for other in log.faulty if other.last == fault.last), None)
         self._rewrites += writes
+        for frame, segment, position in filled:
+            log.whole_again(frame, segment, position)
 
     def _frame_at(self, log: Log, segment: int, position: int) -> Frame | None:
         try:

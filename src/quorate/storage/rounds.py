@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from quorate.storage.disk import Buffer, DiskFull, Flush, FlushDirectory, Operation
-from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
+from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.journal import Round
-from quorate.storage.log import NO_SEGMENT, Item, Log
+from quorate.storage.log import NO_SEGMENT, Log, without_payload
 from quorate.storage.records import (
     COPIED,
     COPY,
@@ -344,7 +344,8 @@ class Rounds:
                 log.lazy.append(what)
                 added += _ENTRY_BYTES + what[0].header.size
             elif kind == LARGE:
-                log.lazy.append(without_payload(what))
+                frame, segment, position, cuts, _ = what
+                log.lazy.append((without_payload(frame), segment, position, cuts, True))
                 added += _ENTRY_BYTES
             elif kept is not None:
                 added -= log.forget_outside(*kept)
@@ -382,10 +383,3 @@ def mark_of(log: Log) -> bytes:
         log.durable_state[1],
         view.cuts,
     )
-
-
-def without_payload(item: Item) -> Item:
-    """An entry that is in its segment already need not be kept in memory."""
-    frame, segment, position, cuts, large = item
-    bare = Frame(frame.header, frame.head, b"", frame.prev, frame.prev_checksum, frame.checksum)
-    return bare, segment, position, cuts, large

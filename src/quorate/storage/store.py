@@ -9,7 +9,6 @@ Never blocks, but for two rare things: opening, and finding the place of an old 
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,7 +18,7 @@ from quorate import batch as batches
 from quorate.core.entry import EntryId, Header, Kind, Partition, Snapshot, Span
 from quorate.storage.disk import Buffer, Disk, DiskFull, FlushDirectory, Operation, Unlink, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame, build, control_payload
-from quorate.storage.log import Item, Log
+from quorate.storage.log import Log
 from quorate.storage.places import locate
 from quorate.storage.reading import Reader
 from quorate.storage.records import (
@@ -37,10 +36,9 @@ from quorate.storage.records import (
     Delete,
     State,
     encode_body,
-    item_bytes,
 )
 from quorate.storage.recovery import RecoveredLog, Recovery
-from quorate.storage.rounds import DISK_FULL, Rounds, without_payload
+from quorate.storage.rounds import DISK_FULL, Rounds
 from quorate.storage.settings import TINY, StoreSettings
 from quorate.storage.shared import LANE_SEGMENTS, Listener, Shared
 from quorate.storage.snapshots import Snapshots
@@ -274,7 +272,7 @@ class Store:
         batch = self._rounds.batch(log, direct=True)
         before = log.view()
         writes = []
-        items = []
+        places: list[tuple[Frame, int, int]] = []
         for frame in frames:
             place = log.repair(frame)
             if place is None:
@@ -282,20 +280,16 @@ class Store:
                 self._rounds.refuse(log, io, f"chain broken: {frame} fits no faulty span of {log}")
                 return
             writes.append(Write(log.file(place[0]), place[1], (frame.head, frame.payload)))
-            items.append(without_payload((frame, *place, log.cuts, True)))
-        batch.after.append((log, lambda: self._repaired(log, items)))
+            places.append((frame, *place))
+        batch.after.append((log, lambda: self._repaired(log, places)))
         batch.before += [(log, write) for write in writes]
         batch.files += [(log, write.file) for write in writes]
         batch.directories.append((log, log.directory))  # The file itself may have been what was lost.
         batch.add(log, io)
 
-    def _repaired(self, log: Log, items: list[Item]) -> None:
-        """Those among entries that only the journal holds are like those that went around it."""
-        for item in items:
-            waiting = log.writing if log.writing and item[1:3] < log.writing[-1][1:3] else log.lazy
-            if item[0].header.offset > log.flushed().id.offset and item not in waiting:
-                insort(waiting, item, key=lambda other: other[0].header.offset)
-                self._shared.lazy_bytes += item_bytes(item)
+    def _repaired(self, log: Log, places: list[tuple[Frame, int, int]]) -> None:
+        for frame, segment, position in places:
+            self._shared.lazy_bytes += log.whole_again(frame, segment, position)
 
     # --- state and snapshots ---
 

@@ -143,13 +143,15 @@ class WriteBack:
         footers: list[tuple[Log, int, SparseIndex]] = []
         for log in shared.logs.values():
             log.writing, log.lazy = log.lazy, []
+            # A cut on its way may take these files away, and others of the same name may follow.
+            since = log.changes if log.cuts == log.durable.cuts else -1
             for write, segment in _writes(log, log.writing):
                 operations.append(write)
-                flushed.append((log, segment, log.changes))
+                flushed.append((log, segment, since))
             for operation, segment, index in _footers(log):
                 operations += operation
                 footers.append((log, segment, index))
-                flushed.append((log, segment, log.changes))
+                flushed.append((log, segment, since))
         if not operations:  # Everything went straight to its segment.
             shared.full = False
             self._written()

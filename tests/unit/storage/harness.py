@@ -21,7 +21,9 @@ P2 = partition_of(b"another topic id", 7)
 class World:
     """Time, a disk, and whoever listens to the store."""
 
-    def __init__(self, seed: int = 0, settings: StoreSettings = TINY, files: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self, seed: int = 0, settings: StoreSettings = TINY, files: dict[str, bytes] | None = None
+    ) -> None:
         self.now = 0.0
         self.settings = settings
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -103,7 +105,9 @@ class World:
     def create(self, partition: Partition = P0, state: bytes = b"new") -> None:
         self.store.create(partition, self.io(partition), state)
 
-    def append(self, partition: Partition = P0, sizes: Sequence[int] = (10,), *, epoch: int = 1) -> list[Frame]:
+    def append(
+        self, partition: Partition = P0, sizes: Sequence[int] = (10,), *, epoch: int = 1
+    ) -> list[Frame]:
         frames = self.frames(partition, sizes, epoch=epoch)
         self.store.append(partition, self.io(partition), frames)
         return frames
@@ -130,7 +134,9 @@ class World:
     def save(self, state: bytes, partition: Partition = P0) -> None:
         self.store.save_state(partition, self.io(partition), state)
 
-    def read(self, first: int = 0, last: int = 1 << 40, partition: Partition = P0, bytes_max: int = 1 << 40) -> list[Frame]:
+    def read(
+        self, first: int = 0, last: int = 1 << 40, partition: Partition = P0, bytes_max: int = 1 << 40
+    ) -> list[Frame]:
         """All frames from `first` on, read until nothing more comes."""
         found: list[Frame] = []
         while True:
