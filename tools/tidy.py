@@ -55,8 +55,12 @@ LAYERS: dict[str, Layer] = {
     "wire": Layer(inside=frozenset()),
     "kafka": Layer(inside=HOST_AND_BELOW | {"node", "wire"}),
     "client": Layer(inside=frozenset({"wire"})),
-    "cli": Layer(
+    "bench": Layer(
         inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client"},
+        outside=frozenset({"msgspec", "uvloop", "crc32c"}),
+    ),
+    "cli": Layer(
+        inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client", "bench"},
         outside=frozenset({"msgspec", "uvloop", "typer", "rich"}),
     ),
     "__main__": Layer(inside=frozenset({"cli"}), outside=frozenset()),

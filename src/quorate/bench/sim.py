@@ -5,7 +5,7 @@ from __future__ import annotations
 import cProfile
 from collections.abc import Sequence
 from pathlib import PurePath
-from time import perf_counter
+from time import perf_counter, process_time
 from types import CodeType
 
 import quorate
@@ -38,13 +38,13 @@ ELSEWHERE = "Python's own library"
 def run(say: Say = lambda _: None, *, quick: bool = False) -> Report:
     batches = 3 if quick else BATCHES
     per_batch = 3 if quick else SEEDS_PER_BATCH
-    rates, sizes, taken = [], [], []
+    rates, cpu_rates, sizes, taken = [], [], [], []
     violations = 0
     run_seed(0)  # Python's caches are warm then.
     for number in range(batches):
         say(f"seeds {number * per_batch} to {(number + 1) * per_batch - 1}, all faults, all invariants")
         for_batch = 0
-        began = perf_counter()
+        began, cpu_began = perf_counter(), process_time()
         for seed in range(number * per_batch, (number + 1) * per_batch):
             verdict = run_seed(seed)
             for_batch += verdict.events
@@ -52,6 +52,7 @@ def run(say: Say = lambda _: None, *, quick: bool = False) -> Report:
             violations += len(verdict.violations)
         seconds = perf_counter() - began
         rates.append(for_batch / seconds)
+        cpu_rates.append(for_batch / (process_time() - cpu_began))
         taken.append(seconds / per_batch)
     say("once more under the profiler")
     shares = profile(range(3 if quick else PROFILED_SEEDS))
@@ -69,6 +70,7 @@ def run(say: Say = lambda _: None, *, quick: bool = False) -> Report:
         machine=machine.describe(),
         figures=(
             figure("events per second", "", rates),
+            figure("events per second of the core's time", "", cpu_rates),
             figure("events in a world", "", sizes),
             figure("seconds for a world", "s", taken),
         ),

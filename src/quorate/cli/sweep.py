@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
 
@@ -32,14 +32,13 @@ def verdicts(plans: Iterable[Plan], jobs: int = 1) -> Iterator[Verdict]:
 
 
 def _in_processes(plans: Iterable[Plan], jobs: int) -> Iterator[Verdict]:
-    workers = [_start_worker() for _ in range(jobs)]
     waiting = _Shared(plans)
     answers: SimpleQueue[Verdict | Exception | None] = SimpleQueue()
-    threads = [Thread(target=_feed, args=(worker, waiting, answers), daemon=True) for worker in workers]
-    try:
-        for thread in threads:
-            thread.start()
-        running = len(threads)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(_worker()) for _ in range(jobs)]
+        for worker in workers:
+            Thread(target=_feed, args=(worker, waiting, answers), daemon=True).start()
+        running = len(workers)
         while running:
             answer = answers.get()
             if isinstance(answer, Exception):
@@ -48,16 +47,17 @@ def _in_processes(plans: Iterable[Plan], jobs: int) -> Iterator[Verdict]:
                 running -= 1
             else:
                 yield answer
-    finally:
-        for worker in workers:
+
+
+@contextmanager
+def _worker() -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that is gone afterwards, whatever it was doing."""
+    command = [sys.executable, "-m", "quorate.cli.sweep"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        try:
+            yield worker
+        finally:
             worker.kill()
-            worker.wait()
-
-
-def _start_worker() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "quorate.cli.sweep"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
 
 
 class _Shared:

@@ -83,7 +83,7 @@ def _settle(hosted: Hosted, frames: list[Frame]) -> bool:
     for frame in frames:
         if frame.header.last > hosted.commit or frame.header.offset != hosted.applied.offset + 1:
             break
-        hosted.machine.settle(frame)
+        hosted.machine.settle(frame.header, frame.checksum, frame.payload)
         hosted.applied, hosted.applied_checksum = frame.header.id, frame.checksum
         progress = True
     return progress

@@ -263,6 +263,16 @@ class Host:
 
     # --- the turn ---
 
+    def begin_turn(self, now: float) -> None:
+        """Several things have happened at once: what is told until `end_turn` shares one flush."""
+        assert not self._draining
+        self._now = now
+        self._draining = True
+
+    def end_turn(self) -> None:
+        self._draining = False
+        self._drain()
+
     def _tell(self, hosted: Hosted, event: events.Event, context: Context = NOTHING) -> None:
         self._queue.append((hosted, event, context))
 

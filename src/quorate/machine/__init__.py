@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from quorate.storage.frame import Frame
+from quorate.core.entry import Header
 
 
 class Machine(Protocol):
     """What a host drives beside each replica."""
 
-    def settle(self, frame: Frame) -> None:
+    def settle(self, header: Header, checksum: int, payload: bytes | bytearray | memoryview) -> None:
         """The next settled entry; never the same one twice, never one out of order."""
         ...
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-from crc32c import crc32c
+from zlib import crc32
 
-from quorate.core.entry import Kind
-from quorate.storage.frame import Frame
+import msgspec
+
+from quorate.core.entry import Header, Kind
 
 
 class Counts(msgspec.Struct, frozen=True, gc=False):
@@ -26,15 +26,15 @@ class Tally:
     def __init__(self) -> None:
         self.counts = Counts()
 
-    def settle(self, frame: Frame) -> None:
-        counts, header = self.counts, frame.header
+    def settle(self, header: Header, checksum: int, payload: bytes | bytearray | memoryview) -> None:
+        counts = self.counts
         assert header.offset == counts.last + 1, "entries are settled once, in order"
         self.counts = Counts(
             header.last,
             counts.entries + 1,
             counts.records + (header.count if header.kind == Kind.RECORDS else 0),
             counts.payload_bytes + header.size,
-            crc32c(frame.checksum.to_bytes(4, "big"), counts.digest),
+            crc32(checksum.to_bytes(4, "big"), counts.digest),
         )
 
     def snapshot(self) -> bytes:

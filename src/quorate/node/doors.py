@@ -69,6 +69,9 @@ class Door(Letters):
     def letter_received(self, letter: Buffer) -> None:
         self._take(letter)
 
+    def chunk_began(self) -> None:
+        self._node.begin_turn()
+
     def chunk_ended(self) -> None:
         self._node.end_turn()
 

@@ -67,8 +67,8 @@ def opened(letter: Buffer) -> tuple[Buffer, memoryview]:
 class Letters(asyncio.Protocol):
     """One connection: letters come in one by one; buffers gather and go out together.
 
-    Subclasses say what to do with a letter (`letter_received`), and what to do when a chunk of them has been
-    taken (`chunk_ended`). Whatever is wrong with a letter closes the connection, with a reason.
+    Subclasses say what to do with a letter (`letter_received`), and with the letters that came in one chunk
+    (`chunk_began`, `chunk_ended`). Whatever is wrong with a letter closes the connection, with a reason.
     """
 
     def __init__(self) -> None:
@@ -86,6 +86,9 @@ class Letters(asyncio.Protocol):
 
     def letter_received(self, letter: Buffer) -> None:
         raise NotImplementedError
+
+    def chunk_began(self) -> None:
+        """Bytes have arrived: perhaps some letters are handed over now."""
 
     def chunk_ended(self) -> None:
         """Every whole letter that has arrived was handed over."""
@@ -151,40 +154,57 @@ class Letters(asyncio.Protocol):
         self.closed()
 
     def data_received(self, data: bytes) -> None:
-        if self._pieces:
-            self._pieces.append(data)
-            self._pieces_bytes += len(data)
-            if self._pieces_bytes < self._wanted_bytes:
-                return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
+        at = 0
+        self.chunk_began()
         try:
-            self._split(data)
+            if self._pieces:
+                at = self._complete(data)
+            self._split(data, at)
         except BadLetter as bad:
             self.close(str(bad))
         self.chunk_ended()
 
-    def _split(self, data: bytes) -> None:
-        at, end = 0, len(data)
-        wanted = _TOTAL_BYTES
+    def _complete(self, data: bytes) -> int:
+        """Finish the letter that is in pieces, if the rest is here; how much of the data that took."""
+        missing = self._wanted_bytes - self._pieces_bytes
+        self._pieces.append(data[:missing])
+        self._pieces_bytes += len(self._pieces[-1])
+        if len(data) < missing:
+            return len(data)
+        whole = b"".join(self._pieces)
+        self._pieces.clear()
+        if len(whole) > _TOTAL_BYTES:
+            self.letter_received(memoryview(whole)[_TOTAL_BYTES:])
+        else:  # Only now is it known how long the letter is.
+            self._keep(whole, self._letter_bytes(whole, 0))
+        return missing + (self._complete(data[missing:]) if self._pieces else 0)
+
+    def _split(self, data: bytes, at: int) -> None:
+        end = len(data)
         view = memoryview(data)
-        while end - at >= _TOTAL_BYTES:
-            total = _TOTAL.unpack_from(data, at)[0]
-            if total > self.letter_bytes_max:
-                raise BadLetter(f"a letter of {total} bytes; at most {self.letter_bytes_max} are taken")
+        wanted = _TOTAL_BYTES
+        while end - at >= _TOTAL_BYTES and self.is_open:
+            total = self._letter_bytes(data, at)
             start = at + _TOTAL_BYTES
             if total > end - start:
                 wanted = _TOTAL_BYTES + total
                 break
             at = start + total
             letter = view[start:at]
-            # One that fills its chunk, or that is large, stays where it is.
-            self.letter_received(
-                letter if total >= VIEW_BYTES_MIN or at - start > end // 2 else bytes(letter)
-            )
-            if not self.is_open:
-                return
-        if at < end:
-            self._pieces.append(data[at:])
-            self._pieces_bytes = end - at
-            self._wanted_bytes = wanted
+            # One that is large, or most of its chunk, stays where it is.
+            self.letter_received(letter if total >= VIEW_BYTES_MIN or 2 * total > end else bytes(letter))
+        if at < end and self.is_open:
+            self._keep(data[at:], wanted - _TOTAL_BYTES)
+
+    def _letter_bytes(self, data: bytes, at: int) -> int:
+        total: int = _TOTAL.unpack_from(data, at)[0]
+        if total < _REST_BYTES:
+            raise BadLetter(f"a letter of {total} bytes is too short")
+        if total > self.letter_bytes_max:
+            raise BadLetter(f"a letter of {total} bytes; at most {self.letter_bytes_max} are taken")
+        return total
+
+    def _keep(self, piece: bytes, letter_bytes: int) -> None:
+        self._pieces.append(piece)
+        self._pieces_bytes = len(piece)
+        self._wanted_bytes = _TOTAL_BYTES + letter_bytes

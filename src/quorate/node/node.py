@@ -99,7 +99,7 @@ class Node:
             self.log(f"listening on {listen}, {len(self.host.hosted)} replicas, {self.config.directory}")
             async with asyncio.TaskGroup() as tasks:
                 links = tasks.create_task(self._peers.run(), name="peers")
-                self.end_turn()
+                self._happened()
                 if ready is not None:
                     ready()
                 await self._stopped.wait()
@@ -135,8 +135,18 @@ class Node:
 
     # --- turns ---
 
+    def begin_turn(self) -> None:
+        """What a connection brings from here on, until `end_turn`, came at once."""
+        if not self._why_failed:
+            self.host.begin_turn(time.monotonic())
+
     def end_turn(self) -> None:
-        """Something happened, and the host has been told all of it: let out what it ordered."""
+        """The host has been told all of it: let out what it orders."""
+        if not self._why_failed:
+            self.host.end_turn()
+        self._happened()
+
+    def _happened(self) -> None:
         self._let_out()
         # Deadlines mostly move away, so they are not looked up every time: while something happens, the
         # timer is just never further off than WAKE_SLACK_S.
@@ -188,9 +198,9 @@ class Node:
         if not self._why_failed:
             self.host.at(time.monotonic())
             completion()
-            self.end_turn()
+            self._happened()
 
-    # --- what connections bring; each is followed by `end_turn` ---
+    # --- what connections bring, between `begin_turn` and `end_turn` ---
 
     def receive(self, parcel: Parcel) -> None:
         if not self._why_failed:

@@ -14,7 +14,7 @@ from collections import deque
 
 import msgspec
 
-from quorate.core.entry import NOWHERE, STICKY_CONTROLS, EntryId, Header, Partition, Span
+from quorate.core.entry import NOWHERE, STICKY_CONTROLS, EntryId, Header, Kind, Partition, Span
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
 from quorate.storage.index import SparseIndex
 from quorate.storage.records import OPEN, Fault, Flushed, Segment, View, item_bytes
@@ -333,8 +333,9 @@ class Log:
 
     def whole_again(self, frame: Frame, segment: int, position: int) -> int:
         """A repaired entry is flushed in its place. Among entries that only the journal holds it is like one
-        that went around the journal. Bytes that the journal has to carry for it."""
-        item = (without_payload(frame), segment, position, self.cuts, True)
+        that went around the journal; a control entry never does. Bytes that the journal has to carry for it."""
+        large = frame.header.kind != Kind.CONTROL
+        item = (without_payload(frame) if large else frame, segment, position, self.cuts, large)
         waiting = self.writing if self.writing and item[1:3] < self.writing[-1][1:3] else self.lazy
         if frame.header.offset <= self.flushed().id.offset or item in waiting:
             return 0

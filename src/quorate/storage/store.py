@@ -159,8 +159,13 @@ class Store:
     def seal(
         self, partition: Partition, headers: Sequence[Header], payloads: Sequence[Buffer]
     ) -> list[Frame]:
-        """Frames that continue this log's chain. Control entries have no payload of their own yet."""
+        """Frames that continue this log's chain. Control entries have no payload of their own yet.
+
+        None where an order has failed and its replica does not know: the entries would be refused, too.
+        """
         log = self._logs[partition]
+        if log.failed:
+            return []
         prev, checksum = log.head, log.checksum
         frames = []
         waiting = iter(payloads)
