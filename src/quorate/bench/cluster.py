@@ -174,7 +174,11 @@ async def _in_turns(
 
 
 async def _kills(client: Client, cluster: Cluster, plan: _Plan, say: Say) -> tuple[list[Figure], list[Claim]]:
-    async with Ledger(client, cluster.partitions, seed=1, value_bytes=SMALL_BYTES) as ledger:
+    await cluster.converged(client)
+    heads = {
+        Partition(replica.partition): replica.head.offset for replica in (await client.status(1)).replicas
+    }
+    async with Ledger(client, cluster.partitions, seed=1, value_bytes=SMALL_BYTES, after=heads) as ledger:
         for what in ("a node", "the node that leads most"):
             await asyncio.sleep(plan.kill_seconds)
             led = Counter((await cluster.leaders(client)).values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from time import perf_counter
 from types import TracebackType
@@ -70,8 +70,15 @@ class Ledger:
     """Writes values that are never the same twice, and keeps what was acknowledged, to be compared later."""
 
     def __init__(
-        self, client: Client, partitions: Sequence[Partition], *, seed: int, value_bytes: int
+        self,
+        client: Client,
+        partitions: Sequence[Partition],
+        *,
+        seed: int,
+        value_bytes: int,
+        after: Mapping[Partition, int] | None = None,
     ) -> None:
+        """`after`: what others wrote, up to these offsets, is not ours to judge."""
         self.acknowledged: dict[Partition, dict[int, int]] = {partition: {} for partition in partitions}
         """Offset → the batch's checksum. Values are random, so checksums tell them apart."""
         self.unknown: dict[Partition, set[int]] = {partition: set() for partition in partitions}
@@ -81,6 +88,7 @@ class Ledger:
         self._partitions = partitions
         self._rng = Random(seed)
         self._value_bytes = value_bytes
+        self._after = after or {}
         self._stopping = False
         self._tasks: asyncio.TaskGroup
         self._last_acknowledged = 0.0
@@ -150,7 +158,7 @@ class Ledger:
     async def _read(self, node: int, partition: Partition) -> dict[int, int]:
         """Offset → checksum of every settled entry of records; each was verified against its bytes."""
         found: dict[int, int] = {}
-        offset = 0
+        offset = self._after.get(partition, -1) + 1
         while True:
             frames, commit = await self._client.fetch(node, partition, offset, FETCH_BYTES)
             for frame in frames:

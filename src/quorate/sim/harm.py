@@ -86,7 +86,7 @@ class Harm:
             now = disk.content(name)
             then = old[name]
             at = rng.randrange(len(then.rstrip(b"\0")))  # A journal is preallocated: its rest is empty.
-            kind = rng.choice(("flip", "zero", "swap"))
+            kind = rng.choice(("flip", "zero", "swap", "truncate"))
             length = 1 if kind == "flip" else min(rng.choice(BLOCKS), len(then) - at)
             if not any(then[at : at + length]) or then[at : at + length] != now[at : at + length]:
                 continue
@@ -94,6 +94,10 @@ class Harm:
                 disk.flip(name, at, rng.randrange(8))
             elif kind == "zero":
                 disk.zero(name, at, length)
+            elif kind == "truncate":
+                if then[at:] != now[at:]:
+                    continue  # Something young is behind it.
+                disk.truncate_to(name, at)
             else:
                 other = rng.randrange(len(then))
                 one, two = then[at : at + length], then[other : other + length]

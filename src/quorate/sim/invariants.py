@@ -150,7 +150,7 @@ class Invariants:
 
     def stepped(self, node: int, partition: int, replica: Any, event: Any, effects: list[Any]) -> None:
         shadow = self.shadows.get((node, partition))
-        if shadow is None:
+        if shadow is None or (type(event) is Started and self._is_another(shadow, replica)):
             shadow = self.shadows[node, partition] = Shadow(node, partition, self.settled[partition])
         on_event = self._on_event.get(type(event))
         if on_event is not None:
@@ -180,11 +180,20 @@ class Invariants:
             if role == "leader":
                 self._elected(shadow, replica)
 
+    def _is_another(self, shadow: Shadow, replica: Any) -> bool:
+        """What comes back where every copy of the state is unreadable is another member (rule 4)."""
+        if shadow.replica is None or shadow.replica.me == replica.me:
+            return False
+        if not shadow.damaged:
+            raise Violated("durable-lost", f"{shadow.name} came back as another, and nothing was damaged")
+        self.buried[shadow.partition, shadow.replica.me] = shadow
+        return True
+
     # --- events ---
 
     def _started(self, shadow: Shadow, replica: Any, event: Started) -> None:
         recovered = event.recovered
-        if shadow.replica is not None and not shadow.damaged:
+        if shadow.replica is not None:
             self._nothing_lost(shadow, replica, event)
         shadow.replica = replica
         shadow.orders.clear()
@@ -200,12 +209,18 @@ class Invariants:
             prev = header.id
 
     def _nothing_lost(self, shadow: Shadow, replica: Any, event: Started) -> None:
+        """Damage may make entries unreadable, but that they were there is known (rule 2)."""
         recovered = event.recovered
         durable = shadow.durable
-        if recovered.head.offset < durable.offset or not replica.log.holds(durable):
+        held = recovered.head.offset >= durable.offset and (
+            replica.log.holds(durable) or replica.log.span_at(durable.offset) is not None
+        )
+        if not held:
             raise Violated(
                 "durable-lost", f"{shadow.name} had flushed up to {durable} and came back with {replica.log}"
             )
+        if shadow.damaged:
+            return
         if recovered.faulty:
             raise Violated(
                 "durable-lost", f"{shadow.name} came back faulty, and nothing was damaged: {replica.log}"

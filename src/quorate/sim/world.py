@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from quorate.core.effects import Reply, Report
-from quorate.core.entry import Member, Partition, Span, partition_of
+from quorate.core.entry import EntryId, Member, Partition, Span, partition_of
 from quorate.host import Host, Hosted, Parcel, ReplicaRecord
 from quorate.sim.chance import stream
 from quorate.sim.clock import Clock
@@ -121,6 +121,9 @@ class World:
         """Messages that wait to be delivered by hand, by number."""
         self.on_stop: Callable[[int], None] = lambda node: None
         """Told when a process ended by itself."""
+        self.on_applied: Callable[[int, int, int, Any], None] = lambda node, partition, offset, state: None
+        """Told what a machine is, after it has applied everything up to an offset."""
+        self._applied: dict[tuple[int, int], EntryId] = {}
         self._numbers = {partition: number for number, partition in enumerate(self.partitions)}
         self._messages_count = 0
         self._receiving = 0
@@ -464,6 +467,9 @@ class World:
             self.trace.stepped(self.now, node, index, hosted.replica, event, ordered, self._receiving)
         if self.watch is not None:
             self.watch.stepped(node, index, hosted.replica, event, ordered)
+        if hosted.applied is not self._applied.get((node, index)):
+            self._applied[node, index] = hosted.applied
+            self.on_applied(node, index, hosted.applied.offset, hosted.machine.counts)
 
     def reported(self, now: float, node: int, partition: Partition, report: Report) -> None:
         self.reports.append((node, report))

@@ -70,6 +70,7 @@ class Log:
         "epochs",
         "failed",
         "faulty",
+        "gone",
         "head",
         "index",
         "lazy",
@@ -113,6 +114,9 @@ class Log:
         """An order failed: everything is refused until its replica knows (`told`) and cuts the log."""
         self.told = False
         self.deleted = False
+        """Its deletion is ordered: nobody is told of it any more."""
+        self.gone = False
+        """And is durable: nothing of it needs to be kept."""
         self.directory_made = False
         self.named: set[int] = set()
         """Segments whose names are flushed in their directory (rule 6)."""

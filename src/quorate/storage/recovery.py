@@ -246,7 +246,7 @@ class Recovery:
         shared.deleting.update(self._replay.deleted)
         self.deleted = list(self._replay.deleted)
         for log in self._replay.deleted.values():
-            log.deleted = True
+            log.deleted = log.gone = True
 
     # --- each log's files ---
 

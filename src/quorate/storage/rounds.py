@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from quorate.core.entry import Partition
 from quorate.storage.disk import Buffer, DiskFull, Flush, FlushDirectory, Operation
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.journal import Round
@@ -18,6 +19,7 @@ from quorate.storage.records import (
     COPIED,
     COPY,
     COPY_BYTES,
+    DELETE,
     ENTRY,
     ENTRY_OVERHEAD,
     LARGE,
@@ -45,6 +47,7 @@ class Batch:
 
     __slots__ = (
         "after",
+        "awaits",
         "barred",
         "before",
         "directories",
@@ -74,8 +77,10 @@ class Batch:
         self.barred: set[Log] = set()
         """Logs that are cut in here: nothing may be written straight over what is cut until that is durable."""
         self.failures: list[tuple[Log, int, str]] = []
-        self.after: list[tuple[Log, Callable[[], None]]] = []
+        self.after: list[tuple[Log | None, Callable[[], None]]] = []
         """What can be done once all of it is durable."""
+        self.awaits: list[Partition] = []
+        """Deleted partitions whose files must be gone before this is written."""
         self.entries: dict[Log, None] = {}
         self.views: dict[Log, tuple[View, tuple[bytes, int, bool]]] | None = None
         """The logs as this round leaves them: set when nothing can be added any more."""
@@ -98,8 +103,8 @@ class Batch:
             }
 
     def remove(self, log: Log) -> None:
-        """As if this log had ordered nothing."""
-        self.orders = [order for order in self.orders if order[1] is not log]
+        """As if this log had ordered nothing; unless it was to be deleted."""
+        self.orders = [order for order in self.orders if order[1] is not log or order[0] == DELETE]
         self.before = [pair for pair in self.before if pair[0] is not log]
         self.files = [pair for pair in self.files if pair[0] is not log]
         self.directories = [pair for pair in self.directories if pair[0] is not log]
@@ -158,9 +163,13 @@ class Rounds:
         if batch.views is not None:
             batch = self._open()
         elif batch.size > self._shared.settings.round_bytes_max or (direct and log in batch.barred):
-            batch.close()
-            batch = self._open()
+            batch = self.next_batch()
         return batch
+
+    def next_batch(self) -> Batch:
+        """A batch of its own for what must not go together with what was ordered before."""
+        self._queue[-1].close()
+        return self._open()
 
     def _open(self) -> Batch:
         batch = Batch()
@@ -179,7 +188,7 @@ class Rounds:
     def fail_waiting(self, logs: list[Log], reason: str) -> None:
         """Orders of these logs that are not durable never will be."""
         for log in logs:
-            io = next(batch.firsts[log] for batch in self._queue if log in batch.firsts)
+            io = next((batch.firsts[log] for batch in self._queue if log in batch.firsts), 0)
             for batch in self._queue:
                 batch.remove(log)
             log.go_back()
@@ -217,7 +226,10 @@ class Rounds:
         if self.busy or self._held or self._notifying or self._shared.dead:
             return
         batch = self._queue[0]
-        if batch.idle:
+        if batch.idle or any(
+            partition in self._shared.leaving or partition in self._shared.deleting
+            for partition in batch.awaits
+        ):
             return
         batch.close()
         if not batch.orders and not batch.before:
@@ -257,7 +269,7 @@ class Rounds:
         buffers: list[Buffer] = []
         ordinal = 0
         if self._previous is not None:
-            marks = [mark_of(log) for log in self._previous if not log.deleted]
+            marks = [mark_of(log) for log in self._previous if not log.gone]
             buffers.append(pack_record(MARKS, sequence, 0, pack_marks(sequence - 2, sequence - 1, marks)))
             ordinal = 1
         for record in self._copies:
@@ -338,7 +350,7 @@ class Rounds:
         """Entries are the journal's to keep until their segments are flushed; cut ones are nobody's."""
         added = 0
         for kind, log, what, kept in batch.orders:
-            if log.deleted:
+            if log.gone:
                 continue
             if kind == ENTRY:
                 log.lazy.append(what)

@@ -43,6 +43,7 @@ class Shared:
         "full",
         "journal",
         "lazy_bytes",
+        "leaving",
         "listener",
         "logs",
         "marks",
@@ -56,6 +57,8 @@ class Shared:
         self.settings = settings
         self.listener = listener
         self.logs: dict[Partition, Log] = {}
+        self.leaving: dict[Partition, Log] = {}
+        """Partitions whose deletion is ordered, but not durable: they would be back after a crash."""
         self.deleting: dict[Partition, Log] = {}
         """Deleted partitions whose files are not all gone yet."""
         self.memory = Memory()
@@ -67,6 +70,11 @@ class Shared:
         """The disk had no room when we last asked for some."""
         self.dead = False
         self.now = 0.0
+
+    def durable_logs(self) -> list[Log]:
+        """The logs that a crash would leave: not those whose creation is still on its way."""
+        logs = [log for log in self.logs.values() if log.durable_state[1]]
+        return [*logs, *self.leaving.values()]
 
     def submit(
         self, lane: str, operations: Sequence[Operation], done: Callable[[DiskFull | None], None]

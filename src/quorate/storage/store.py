@@ -111,11 +111,13 @@ class Store:
         if log.directory in self._strangers:
             self._rounds.refuse(log, io, f"{log.directory} is there and unknown to the journal: move it away")
             return
-        if partition in shared.deleting:
-            self._rounds.hold()  # Until the files of the one that had this name are gone.
+        batch = self._rounds.batch(log)
+        if partition in shared.deleting or partition in shared.leaving:
+            # Not before the files of the one that had this name are gone.
+            batch = self._rounds.next_batch()
+            batch.awaits.append(partition)
         log.state = state
         log.state_number = 1
-        batch = self._rounds.batch(log)
         batch.add_record(CREATE, log, encode_body(Create(partition, state)))
         # Files of a partition that the journal does not know would belong to nobody after a crash.
         batch.barred.add(log)
@@ -126,15 +128,23 @@ class Store:
         shared = self._shared
         log = self._logs.pop(partition)
         self._recovered.pop(partition, None)
-        shared.deleting[partition] = log
+        if not log.state_number:
+            return  # Its creation was refused: there is nothing to delete.
+        assert partition not in shared.leaving
+        shared.leaving[partition] = log
         log.deleted = True
-        log.forget_outside(0, -1)
-        shared.lazy_bytes = sum(other.lazy_bytes for other in self._logs.values())
         self._snapshots.forget(log)
         self._rounds.forget(log)
         batch = self._rounds.batch(log)
         batch.add_record(DELETE, log, encode_body(Delete(partition)))
-        batch.after.append((log, lambda: self._remove_files(log)))
+        batch.after.append((None, lambda: self._deleted(log)))
+
+    def _deleted(self, log: Log) -> None:
+        shared = self._shared
+        log.gone = True
+        shared.lazy_bytes -= log.forget_outside(0, -1)
+        shared.deleting[log.partition] = shared.leaving.pop(log.partition)
+        self._remove_files(log)
 
     def _remove_files(self, log: Log) -> None:
         """Behind whatever is still being written there: list what is left, and remove it."""
@@ -149,8 +159,7 @@ class Store:
 
         def removed(_: DiskFull | None) -> None:
             del shared.deleting[log.partition]
-            if log.partition in self._logs:
-                self._rounds.release()
+            self._rounds.pump()
 
         shared.submit(LANE_SEGMENTS, (), listed)
 

@@ -141,7 +141,7 @@ class WriteBack:
         operations: list[Operation] = []
         flushed: list[tuple[Log, int, int]] = []
         footers: list[tuple[Log, int, SparseIndex]] = []
-        for log in shared.logs.values():
+        for log in shared.durable_logs():
             log.writing, log.lazy = log.lazy, []
             # A cut on its way may take these files away, and others of the same name may follow.
             since = log.changes if log.cuts == log.durable.cuts else -1
@@ -178,7 +178,7 @@ class WriteBack:
         shared.full = error is not None
         self._retry_at = shared.now + shared.settings.retry_s if error is not None else None
         if error is not None:
-            for log in shared.logs.values():
+            for log in shared.durable_logs():
                 log.lazy[:0] = log.writing
                 log.writing = []
         else:
@@ -197,7 +197,7 @@ class WriteBack:
 
     def _written(self) -> None:
         """What was being written is flushed in its segments."""
-        for log in self._shared.logs.values():
+        for log in self._shared.durable_logs():
             if log.writing:
                 self._shared.lazy_bytes -= sum(map(item_bytes, log.writing))
                 log.writing = []
@@ -220,7 +220,7 @@ class WriteBack:
             return
         upto = shared.journal.sequence
         sequence = shared.marks.sequence + 1
-        marks = [mark_of(log) for log in rounds.unmirrored if not log.deleted]
+        marks = [mark_of(log) for log in rounds.unmirrored if not log.gone]
         buffers: list[Buffer] = [pack_record(MARKS, sequence, 0, pack_marks(self.mirrored, upto, marks))]
         buffers += [
             pack_record(COPY, sequence, ordinal, pack_copy(record))
@@ -286,10 +286,11 @@ class WriteBack:
     ) -> tuple[list[Operation], Journal, Journal, tuple[Round, Round]]:
         """What makes a new generation in both places, with room for `need` more bytes."""
         shared, settings = self._shared, self._shared.settings
-        bodies = [encode_body(checkpoint_of(log)) for log in shared.logs.values()]
+        logs = shared.durable_logs()
+        bodies = [encode_body(checkpoint_of(log)) for log in logs]
         bodies += [encode_body(checkpoint_of(log, deleted=True)) for log in shared.deleting.values()]
-        partitions: tuple[Partition, ...] = (*shared.logs, *shared.deleting)
-        carried = [item for log in shared.logs.values() for item in log.lazy]
+        partitions: tuple[Partition, ...] = (*(log.partition for log in logs), *shared.deleting)
+        carried = [item for log in logs for item in log.lazy]
         known = sum(RECORD_HEADER_BYTES + len(body) for body in bodies) + 64 + 32 * len(partitions)
         self.checkpoint_bytes = known
         whole = known + sum(map(item_bytes, carried)) + need + 2 * settings.align_bytes
