@@ -20,6 +20,9 @@ from quorate.node.letters import BadLetter, opened, seal
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
 
+GREETING_TIMEOUT_S = 5.0
+"""Whoever has not said hello, or welcome, by then is not somebody to talk to."""
+
 
 class Hello(msgspec.Struct, frozen=True, gc=False, tag="hello"):
     """The first letter on a connection. `node` 0: a client; `to` 0: whoever listens there."""

@@ -12,6 +12,7 @@ from quorate.core.effects import Reply
 from quorate.core.entry import FORMAT_VERSION, Partition
 from quorate.node import requests
 from quorate.node.codec import (
+    GREETING_TIMEOUT_S,
     Greeting,
     Hello,
     Refused,
@@ -28,12 +29,13 @@ from quorate.storage.frame import FRAME_PAYLOAD_MAX, Frame
 if TYPE_CHECKING:
     from quorate.node.node import Node
 
+DOORS_COUNT_MAX = 500
+"""Connections beyond this many are closed at once: descriptors are needed for files, too."""
 FETCH_BYTES_MAX = 4 << 20
 UNANSWERED_COUNT_MAX = 10_000
 """A client with more requests under way than this is not listened to until some are answered."""
 UNANSWERED_BYTES_MAX = 64 << 20
 WRITE_BUFFER_HIGH_BYTES = 8 << 20
-GREETING_TIMEOUT_S = 5.0
 
 
 class Door(Letters):
@@ -56,6 +58,9 @@ class Door(Letters):
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
         self._node.doors.append(self)
+        if len(self._node.doors) > DOORS_COUNT_MAX:
+            self.abort("too many connections")
+            return
         loop = asyncio.get_running_loop()
         self._patience = loop.call_later(GREETING_TIMEOUT_S, self.abort, "no greeting")
 
@@ -63,8 +68,8 @@ class Door(Letters):
         if self._patience is not None:
             self._patience.cancel()
         self._node.doors.remove(self)
-        if not self.closed_because.startswith("closed by"):
-            self._node.log(f"connection of {self.visitor}: {self.closed_because}")
+        if self.offence:
+            self._node.log(f"connection of {self.visitor}: {self.offence}")
 
     def letter_received(self, letter: Buffer) -> None:
         self._take(letter)
@@ -84,8 +89,7 @@ class Door(Letters):
         why_not = self._why_not(greeting)
         if why_not:
             self._write(encode_greeting(Refused(why_not)))
-            self.close(why_not)
-            return
+            raise BadLetter(why_not)
         assert isinstance(greeting, Hello)
         self._peer = greeting.node
         self.visitor = f"node {greeting.node}" if greeting.node else "a client"

@@ -74,6 +74,8 @@ class Letters(asyncio.Protocol):
     def __init__(self) -> None:
         self.letter_bytes_max = HELLO_BYTES_MAX
         self.closed_because = ""
+        self.offence = ""
+        """What was wrong with the other side's last letter."""
         self._transport: asyncio.Transport | None = None
         self._pieces: list[bytes] = []
         """The front of a letter that is not all there."""
@@ -161,7 +163,8 @@ class Letters(asyncio.Protocol):
                 at = self._complete(data)
             self._split(data, at)
         except BadLetter as bad:
-            self.close(str(bad))
+            self.offence = str(bad)
+            self.close(self.offence)
         self.chunk_ended()
 
     def _complete(self, data: bytes) -> int:

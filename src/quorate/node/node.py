@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from quorate.core import effects, events
 from quorate.core.entry import Partition
-from quorate.host import Host, Parcel
+from quorate.host import Host, Hosted, Parcel
 from quorate.host.replicas import Answer
 from quorate.node.config import NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
@@ -49,17 +50,30 @@ class NodeFailed(Exception):
     """The node had to stop: what it has not acknowledged is unknown."""
 
 
+class _Watch:
+    """Passes on what a person should hear about."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def stepped(
+        self, now: float, node: int, hosted: Hosted, event: events.Event, ordered: list[effects.Effect]
+    ) -> None:
+        pass
+
+    def reported(self, now: float, node: int, partition: Partition, report: effects.Report) -> None:
+        where = f", {report.span}" if report.span is not None else ""
+        self._log(f"partition {partition.hex()}: {report.what}{where}")
+
+
 class Node:
     """One node's life in this process: made, run once."""
 
-    def __init__(
-        self, config: NodeConfig, *, make_disk: type[RealDisk] = RealDisk, log: Log = log_to_stderr
-    ) -> None:
+    def __init__(self, config: NodeConfig, *, log: Log = log_to_stderr) -> None:
         self.config = config
         self.id = config.node
         self.host: Host
         self.doors: list[Door] = []
-        self._make_disk = make_disk
         self._log = log
         self._rng = Random()
         self._peers = Peers(config.cluster, config.node, config.peer_addresses(), rng=self._rng, log=self.log)
@@ -67,6 +81,8 @@ class Node:
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
         self._why_failed = ""
+        self._over = False
+        """Nothing may be told to the host any more."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
 
@@ -75,33 +91,43 @@ class Node:
 
     # --- life ---
 
-    async def run(self, ready: Callable[[], None] | None = None) -> None:
+    async def run(self) -> None:
         """Serve until stopped; raises NodeFailed, and what opening a directory raises."""
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._loop.set_exception_handler(self._on_loop_error)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         identity = read_identity(self.config)
-        with self._make_disk(store_directory(self.config), self._deliver) as disk:
+        with RealDisk(store_directory(self.config), self._deliver) as disk:
             disk.lock_now()
-            self.host = Host(self.id, disk, self.config.host_settings(), send=self._peers.send, rng=self._rng)
+            self.host = Host(
+                self.id,
+                disk,
+                self.config.host_settings(),
+                send=self._peers.send,
+                rng=self._rng,
+                observer=_Watch(self.log),
+            )
             self.host.open(time.monotonic())
+            self.begin_turn()
             for partition, record in self.config.replicas(identity.incarnation):
                 self.host.add(time.monotonic(), partition, record)
-            await self._serve(ready)
+            self.end_turn()
+            try:
+                await self._serve()
+            finally:
+                self._over = True
+                self.host.store.close()
         if self._why_failed:
             raise NodeFailed(self._why_failed)
 
-    async def _serve(self, ready: Callable[[], None] | None) -> None:
+    async def _serve(self) -> None:
         listen = parse_address(self.config.listen)
         server = await self._loop.create_server(lambda: Door(self), listen.host, listen.port)
         try:
             self.log(f"listening on {listen}, {len(self.host.hosted)} replicas, {self.config.directory}")
             async with asyncio.TaskGroup() as tasks:
                 links = tasks.create_task(self._peers.run(), name="peers")
-                self._happened()
-                if ready is not None:
-                    ready()
                 await self._stopped.wait()
                 links.cancel()
         finally:
@@ -119,6 +145,7 @@ class Node:
         """Acknowledge nothing any more, and end."""
         if not self._why_failed:
             self._why_failed = why
+            self._over = True
             self.log(f"fatal: {why}")
             for door in tuple(self.doors):
                 door.abort("this node failed")
@@ -137,12 +164,12 @@ class Node:
 
     def begin_turn(self) -> None:
         """What a connection brings from here on, until `end_turn`, came at once."""
-        if not self._why_failed:
+        if not self._over:
             self.host.begin_turn(time.monotonic())
 
     def end_turn(self) -> None:
         """The host has been told all of it: let out what it orders."""
-        if not self._why_failed:
+        if not self._over:
             self.host.end_turn()
         self._happened()
 
@@ -157,7 +184,7 @@ class Node:
     def _let_out(self) -> None:
         if self.host.stopped is not None:
             self.fail(self.host.stopped)
-        if self._why_failed:
+        if self._over:
             return
         self._peers.flush()
         for connection in self._unflushed:
@@ -180,7 +207,7 @@ class Node:
     def _woke(self) -> None:
         self._timer = None
         self._timer_due = math.inf
-        if self._why_failed:
+        if self._over:
             return
         due = self.host.deadline()
         if due is not None and due <= time.monotonic():
@@ -195,7 +222,7 @@ class Node:
         self._loop.call_soon_threadsafe(self._completed, completion)
 
     def _completed(self, completion: Callable[[], None]) -> None:
-        if not self._why_failed:
+        if not self._over:
             self.host.at(time.monotonic())
             completion()
             self._happened()
@@ -203,17 +230,17 @@ class Node:
     # --- what connections bring, between `begin_turn` and `end_turn` ---
 
     def receive(self, parcel: Parcel) -> None:
-        if not self._why_failed:
+        if not self._over:
             self.host.receive(time.monotonic(), parcel)
 
     def propose(self, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
-        if not self._why_failed:
+        if not self._over:
             self.host.propose(time.monotonic(), partition, payloads, answer)
 
     def fetch(
         self, partition: Partition, offset: int, bytes_max: int, done: Callable[[list[Frame], int], None]
     ) -> None:
-        if not self._why_failed:
+        if not self._over:
             self.host.fetch(time.monotonic(), partition, offset, bytes_max, done)
 
     def holds(self, partition: Partition) -> bool:

@@ -13,6 +13,7 @@ from random import Random
 
 from quorate.host import Parcel
 from quorate.node.codec import (
+    GREETING_TIMEOUT_S,
     Hello,
     Refused,
     Welcome,
@@ -27,7 +28,6 @@ from quorate.storage.disk import Buffer
 OUTBOUND_BYTES_MAX = 64 << 20
 OUTBOUND_RESERVE_BYTES = 1 << 20
 """Votes, answers and pings still go where entries no longer do."""
-GREETING_TIMEOUT_S = 5.0
 RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
 

@@ -256,7 +256,7 @@ def damage(rng: Random, place: Place) -> list[Fault]:
             seconds=0.0 if rng.random() < 0.4 else length(rng, place, least=0.05, most=3.0),
             chance=rng.getrandbits(32),
         )
-        for at in moments(rng, place, rng.randint(1, 4))
+        for at in moments(rng, place, rng.randint(2, 10))
     ]
 
 

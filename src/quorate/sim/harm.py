@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PLACES_TRIED = 40
 BLOCKS = (8, 64, 512)
+WEIGHTS = {"log": 4, "journal": 8, "marks": 3, "snapshot": 2}
+"""How often each kind of file is hit; there are many segments, and two journals."""
 
 
 class Harm:
@@ -81,8 +83,9 @@ class Harm:
     def _harm(self, rng: Random, disk: SimDisk, old: dict[str, bytes], names: list[str]) -> str | None:
         present = set(disk.files())
         names = [name for name in names if name in present and any(old[name])]
+        weights = [WEIGHTS[kind_of(name)] for name in names]
         for _ in range(PLACES_TRIED if names else 0):
-            name = rng.choice(names)
+            (name,) = rng.choices(names, weights)
             now = disk.content(name)
             then = old[name]
             at = rng.randrange(len(then.rstrip(b"\0")))  # A journal is preallocated: its rest is empty.
@@ -108,6 +111,12 @@ class Harm:
                 disk.swap(name, at, other, length)
             return f"{name}: {kind} {length} bytes at {at}"
         return None
+
+
+def kind_of(name: str) -> str:
+    if is_journal(name):
+        return name.partition(".")[0]
+    return "log" if name.endswith(".log") else "snapshot"
 
 
 def is_journal(name: str) -> bool:

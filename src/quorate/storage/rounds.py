@@ -196,6 +196,11 @@ class Rounds:
             log.told = False
             self._queue[0].failures.append((log, io, reason))
 
+    def cancel(self, log: Log) -> None:
+        """Nothing that this log has ordered has begun, and nothing of it will."""
+        for batch in self._queue:
+            batch.remove(log)
+
     def forget(self, log: Log) -> None:
         """The log is deleted: nobody waits for its orders."""
         for batch in self._queue:
@@ -225,6 +230,8 @@ class Rounds:
         """Start a round, if none is on its way and something is ordered."""
         if self.busy or self._held or self._notifying or self._shared.dead:
             return
+        while len(self._queue) > 1 and self._queue[0].idle:
+            self._queue.popleft()
         batch = self._queue[0]
         if batch.idle or any(
             partition in self._shared.leaving or partition in self._shared.deleting

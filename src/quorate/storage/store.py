@@ -130,9 +130,11 @@ class Store:
         self._recovered.pop(partition, None)
         if not log.state_number:
             return  # Its creation was refused: there is nothing to delete.
-        assert partition not in shared.leaving
-        shared.leaving[partition] = log
         log.deleted = True
+        if partition in shared.leaving or partition in shared.deleting:
+            self._rounds.cancel(log)  # Its creation still waits for the files of its predecessor to go.
+            return
+        shared.leaving[partition] = log
         self._snapshots.forget(log)
         self._rounds.forget(log)
         batch = self._rounds.batch(log)

@@ -1,0 +1,147 @@
+"""Several replicas over one disk, driven by hand: three hosts, simulated disks, and a queue for a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from quorate.batch import decode_records, encode_records
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Member, Partition, partition_of
+from quorate.host import Host, HostSettings, Parcel, ReplicaRecord
+from quorate.sim.disk import SimDisk
+from quorate.storage.frame import Frame
+from quorate.storage.settings import TINY
+
+VOTERS = tuple(Member(node, 1) for node in (1, 2, 3))
+PARTITIONS = [partition_of(bytes(16), number) for number in range(3)]
+
+
+class Trio:
+    """Three nodes without sockets, threads or clocks: whatever is under way happens in `settle`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waiting: list[Callable[[], None]] = []
+        self.hosts: dict[int, Host] = {}
+        for node in (1, 2, 3):
+            self.hosts[node] = self.start(node)
+
+    def start(self, node: int) -> Host:
+        disk = SimDisk(Random(node), lambda _, finish: self.waiting.append(finish))
+        host = Host(node, disk, HostSettings(store=TINY), send=self.send, rng=Random(node))
+        host.open(self.now)
+        for partition in PARTITIONS:
+            host.add(self.now, partition, ReplicaRecord("raft", Member(node, 1), VOTERS))
+        return host
+
+    def send(self, target: int, parcel: Parcel) -> None:
+        self.waiting.append(lambda: self.hosts[target].receive(self.now, parcel))
+
+    def settle(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Let deadlines come, one after the other, until something is true."""
+        self.settle()
+        for _ in range(500):
+            if until():
+                return
+            due = min(due for host in self.hosts.values() if (due := host.deadline()) is not None)
+            self.now = max(self.now, due)
+            for host in self.hosts.values():
+                host.tick(self.now)
+            self.settle()
+        raise AssertionError("it does not come true")
+
+    def leader(self, partition: Partition) -> int | None:
+        leaders = [
+            node for node, host in self.hosts.items() if host.hosted[partition].replica.role.name == "leader"
+        ]
+        return leaders[0] if leaders else None
+
+    def propose(self, node: int, partition: Partition, value: bytes) -> list[Reply]:
+        replies: list[Reply] = []
+        self.hosts[node].propose(self.now, partition, [encode_records([(None, value)])], replies.append)
+        self.settle()
+        return replies
+
+    def read(self, node: int, partition: Partition) -> list[bytes]:
+        found: list[list[Frame]] = []
+        self.hosts[node].fetch(self.now, partition, 0, 1 << 20, lambda frames, _: found.append(frames))
+        self.settle()
+        return [
+            record.value or b""
+            for frame in found[0]
+            if not frame.header.kind
+            for record in decode_records(frame.payload)
+        ]
+
+
+@pytest.fixture
+def trio() -> Trio:
+    made = Trio()
+    made.run(lambda: all(made.leader(partition) is not None for partition in PARTITIONS))
+    return made
+
+
+@pytest.mark.behaviour("YB-1")
+def test_every_partition_is_a_group_of_its_own(trio: Trio) -> None:
+    first, second, _ = PARTITIONS
+    leader = trio.leader(first)
+    assert leader is not None
+    (reply,) = trio.propose(leader, first, b"only here")
+    assert reply.outcome is Outcome.SETTLED
+    assert trio.read(leader, first) == [b"only here"]
+    assert trio.read(leader, second) == []
+    heads = {partition: trio.hosts[leader].hosted[partition].replica.log.head for partition in PARTITIONS}
+    assert heads[first].offset == 1
+    assert heads[second].offset == 0
+
+
+@pytest.mark.behaviour("YB-2")
+def test_only_the_leader_takes_writes_and_others_say_who_it_is(trio: Trio) -> None:
+    partition = PARTITIONS[0]
+    leader = trio.leader(partition)
+    assert leader is not None
+    other = next(node for node in trio.hosts if node != leader)
+    (reply,) = trio.propose(other, partition, b"x")
+    assert (reply.outcome, reply.leader) == (Outcome.NOT_LEADER, leader)
+
+
+def test_readers_see_settled_entries_on_every_node(trio: Trio) -> None:
+    partition = PARTITIONS[0]
+    leader = trio.leader(partition)
+    assert leader is not None
+    for value in (b"a", b"b", b"c"):
+        trio.propose(leader, partition, value)
+    trio.run(lambda: all(host.hosted[partition].commit == 3 for host in trio.hosts.values()))
+    assert [trio.read(node, partition) for node in (1, 2, 3)] == [[b"a", b"b", b"c"]] * 3
+
+
+def test_one_turn_of_many_replicas_is_one_flush(trio: Trio) -> None:
+    """Group commit over partitions: three appends, one job."""
+    node = trio.leader(PARTITIONS[0])
+    assert node is not None
+    host = trio.hosts[node]
+    ours = [p for p in PARTITIONS if trio.leader(p) == node]
+    sequence = host.store._shared.journal.sequence
+    host.begin_turn(trio.now)
+    for partition in ours:
+        host.propose(trio.now, partition, [encode_records([(None, b"x")])], lambda reply: None)
+    host.end_turn()
+    trio.settle()
+    assert host.store._shared.journal.sequence == sequence + 1
+
+
+def test_idle_groups_have_no_deadline(trio: Trio) -> None:
+    trio.run(
+        lambda: all(
+            hosted.replica.deadline() is None
+            for host in trio.hosts.values()
+            for hosted in host.hosted.values()
+        )
+    )
