@@ -49,7 +49,9 @@ class Model:
         self.commits: dict[Partition, int] = dict.fromkeys(PARTITIONS, -1)
         self.states = 0
         self.heard = 0
-        self.snapshots: dict[Partition, set[EntryId]] = {partition: set() for partition in PARTITIONS}
+        self.dead = False
+        self.written: dict[Partition, dict[int, Frame]] = {partition: {} for partition in PARTITIONS}
+        """Every frame that was ever made, by checksum: what a peer would have."""
         self.world.open()
 
     # --- orders ---
@@ -96,7 +98,6 @@ class Model:
             store.delete(partition)
             self.pictures[partition].append(Picture())
             self.commits[partition] = -1
-            self.snapshots[partition] = set()
         elif kind < 88:
             self._snapshot(partition)
 
@@ -107,7 +108,8 @@ class Model:
         size = (0, 5, 30, 200, 700, 1500, 5000)[number // 7 % 7]
         sizes = [size] * (1 + number // 49 % 3)
         frames = self.world.frames(partition, sizes, epoch=self.epochs[partition])
-        entries = (*now.entries, *(_entry(frame) for frame in frames))
+        self.written[partition].update((frame.checksum, frame) for frame in frames)
+        entries = (*now.entries, *map(entry_of, frames))
         io = self.note(
             partition,
             msgspec.structs.replace(now, entries=entries),
@@ -173,12 +175,14 @@ class Model:
             answer = answers[self.heard]
             self.heard += 1
             if answer[0] == "persisted":
-                partition, io = answer[1], answer[2]
+                partition, io = Partition(answer[1]), int(answer[2])
                 order = self.order_of[partition][io]
                 assert order > self.durable[partition], "completions come in order"
                 self.durable[partition] = order
             elif answer[0] == "failed":
-                self._failed(answer[1], answer[2], answer[3])
+                self._failed(Partition(answer[1]), int(answer[2]), str(answer[3]))
+            elif answer[0] == "fatal":
+                self.dead = True
             else:
                 raise AssertionError(answer)
 
@@ -201,7 +205,7 @@ class Model:
     def steps(self, count: int) -> None:
         self.world.store.pump(self.world.now)
         for _ in range(count):
-            if not self.world.step():
+            if self.dead or not self.world.step():
                 break
             self.listen()
             self.world.store.pump(self.world.now)
@@ -209,6 +213,8 @@ class Model:
     def settle(self) -> None:
         for _ in range(100_000):
             self.steps(1)
+            if self.dead:
+                return
             if self.world.store.deadline() is None and not self.world._events:
                 return
         raise AssertionError("the store never comes to rest")
@@ -222,6 +228,7 @@ class Model:
         else:
             self.world.crash()
         self.heard = 0
+        self.dead = False
         self.world.open()
         self.compare()
 
@@ -248,7 +255,7 @@ class Model:
         assert recovered.state is not None
         frames = self.world.read(recovered.base.offset + 1, partition=partition)
         check_recovered(recovered, frames)
-        return Picture(True, recovered.state, recovered.base, tuple(map(_entry, frames)))
+        return Picture(True, recovered.state, recovered.base, tuple(map(entry_of, frames)))
 
 
 def check_recovered(recovered: RecoveredLog, frames: list[Frame]) -> None:
@@ -269,5 +276,5 @@ def check_recovered(recovered: RecoveredLog, frames: list[Frame]) -> None:
     assert {header.offset for header in recovered.headers if header.control is not None} <= controls
 
 
-def _entry(frame: Frame) -> Entry:
+def entry_of(frame: Frame) -> Entry:
     return frame.header.id, frame.checksum

@@ -20,6 +20,7 @@ from quorate.bench.wal_store import OpenStore, payload_of
 from quorate.core.entry import Span
 
 ENTRY_BYTES = 16 << 10
+JOURNALED_ENTRIES = 256
 READ_BYTES = 1 << 20
 MIB = 1 << 20
 MEMORY_GROWTH_MAX_MIB = 4
@@ -87,11 +88,19 @@ def long_logs(
 
 
 def build(path: Path, size_mib: int) -> None:
-    """One partition with so many bytes of 16 KiB entries, closed after its last flush."""
+    """One partition with so many bytes of 16 KiB entries, and a little more.
+
+    What the journal's current generation holds is replayed, into memory, when the store is opened. So every
+    log ends at the same point of a generation: as many entries behind its beginning.
+    """
     path.mkdir()
     payload = payload_of(ENTRY_BYTES)
     with OpenStore(path, partitions=1) as opened:
         opened.append(repeat(payload, size_mib * MIB // ENTRY_BYTES), in_flight=64)
+        file = opened.disk.journal_file
+        while opened.disk.journal_file == file:
+            opened.append(repeat(payload, 32), in_flight=64)
+        opened.append(repeat(payload, JOURNALED_ENTRIES), in_flight=64)
 
 
 def measure_in_a_process(path: Path) -> Opened:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -23,20 +24,19 @@ class CountingDisk(PolledDisk):
 
     def __init__(self, directory: Path) -> None:
         self.flushes = 0
-        self.rounds = 0
         self.bytes_read = 0
-        self.bytes_written = 0
+        self.journal_file = ""
+        """The journal's file that was written last: it changes with the journal's generation."""
         super().__init__(directory)
 
     def submit(self, lane: str, operations: Sequence[Operation], done: Done) -> None:
         for operation in operations:
             if type(operation) is Flush:
                 self.flushes += len(operation.files)
-            elif type(operation) is Write:
-                self.bytes_written += sum(map(len, operation.buffers))
+            elif type(operation) is Write and operation.file.startswith("journal"):
+                self.journal_file = operation.file
             elif type(operation) is ReadAt:
                 self.bytes_read += operation.length
-        self.rounds += lane == "journal"
         super().submit(lane, operations, done)
 
     def read_now(self, file: str, at: int, length: int) -> bytes:
@@ -79,18 +79,25 @@ class OpenStore:
         self.done = 0
 
     def append(self, payloads: Iterable[bytes], *, in_flight: int) -> int:
-        """Append each payload to the next log in turn, `in_flight` at a time; returns how many."""
+        """Append each payload to the next log in turn, `in_flight` at a time; returns how many.
+
+        Half of them start: while one half is being flushed, the other gathers.
+        """
         logs = list(self.logs.values())
         waiting = iter(payloads)
         self.done = started = 0
+        allowed = (in_flight + 1) // 2
         while True:
-            for payload in _next(waiting, in_flight - (started - self.done)):
+            for payload in islice(waiting, allowed - (started - self.done)):
                 self._append(logs[started % len(logs)], payload)
                 started += 1
             if started == self.done:
                 return started
             self.store.pump()
-            self.disk.poll(None)
+            if allowed < in_flight:
+                allowed = in_flight
+            else:
+                self.disk.poll(None)
 
     def _append(self, log: Log, payload: bytes) -> None:
         found = batch.parse_batch_header(payload)
@@ -142,12 +149,3 @@ def payload_of(size: int, seed: int = 1) -> bytes:
     return next(
         payload for length in sizes if len(payload := batch.encode_records([(None, value[:length])])) <= size
     )
-
-
-def _next(waiting: Iterable[bytes], count: int) -> Iterable[bytes]:
-    source = iter(waiting)
-    for _ in range(count):
-        payload = next(source, None)
-        if payload is None:
-            return
-        yield payload

@@ -86,6 +86,7 @@ class Host:
         self._rng = rng
         self._observer = observer
         self._boot = rng.getrandbits(63)
+        self._peers: set[int] = set()
         self._detector = Detector(settings.detector)
         self._queue: deque[tuple[Hosted, events.Event, Context]] = deque()
         self._draining = False
@@ -134,8 +135,8 @@ class Host:
             hosted.restore(data)
             snapshot = Snapshot(hosted.applied, hosted.applied_checksum, len(data))
         self._tell(hosted, events.Started(as_recovered(log, record, snapshot)))
-        peers = {peer for other in self.hosted.values() for peer in other.replica.peers}
-        self._detector.watch(self._now, tuple(sorted(peers)))
+        self._peers.update(hosted.replica.peers)
+        self._detector.watch(self._now, tuple(sorted(self._peers)))
 
     # --- what comes in ---
 
@@ -214,10 +215,15 @@ class Host:
         self._now = now
         heap = self._deadlines
         while heap and heap[0][0] <= now:
-            due, _, hosted = heappop(heap)
-            if hosted.scheduled == due:
-                hosted.scheduled = None
+            place, _, hosted = heappop(heap)
+            if hosted.scheduled != place:
+                continue
+            hosted.scheduled = None
+            due = hosted.replica.deadline()
+            if due is not None and due <= now:
                 self._tell(hosted, events.TimePassed())
+            else:
+                self._schedule(hosted)
         ping, suspected = self._detector.tick(now)
         for peer in ping:
             self._send(peer, Parcel(None, Member(self.node, 0), Ping(self._boot)))
@@ -269,16 +275,22 @@ class Host:
         self._now = now
         self._draining = True
 
-    def end_turn(self) -> None:
+    def end_turn(self, let_out: Callable[[], None] = lambda: None) -> None:
+        """`let_out` sends what the turn ordered, before our own round: others' flushes run beside it."""
         self._draining = False
-        self._drain()
+        self._work_off()
+        let_out()
+        self.store.pump(self._now)
 
     def _tell(self, hosted: Hosted, event: events.Event, context: Context = NOTHING) -> None:
         self._queue.append((hosted, event, context))
 
     def _drain(self) -> None:
-        if self._draining:
-            return
+        if not self._draining:
+            self._work_off()
+            self.store.pump(self._now)
+
+    def _work_off(self) -> None:
         self._draining = True
         queue = self._queue
         try:
@@ -292,15 +304,14 @@ class Host:
                 self._schedule(hosted)
         finally:
             self._draining = False
-        self.store.pump(self._now)
 
     def _schedule(self, hosted: Hosted) -> None:
+        """A deadline that moved away keeps its old place: it comes up too early once, and is looked at then."""
         due = hosted.replica.deadline()
-        if due != hosted.scheduled:
+        if due is not None and (hosted.scheduled is None or due < hosted.scheduled):
             hosted.scheduled = due
-            if due is not None:
-                self._pushes += 1
-                heappush(self._deadlines, (due, self._pushes, hosted))
+            self._pushes += 1
+            heappush(self._deadlines, (due, self._pushes, hosted))
 
     # --- orders to the disk ---
 

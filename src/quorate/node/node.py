@@ -170,11 +170,10 @@ class Node:
     def end_turn(self) -> None:
         """The host has been told all of it: let out what it orders."""
         if not self._over:
-            self.host.end_turn()
-        self._happened()
+            self.host.end_turn(self._let_out)
+            self._rest()
 
-    def _happened(self) -> None:
-        self._let_out()
+    def _rest(self) -> None:
         # Deadlines mostly move away, so they are not looked up every time: while something happens, the
         # timer is just never further off than WAKE_SLACK_S.
         soon = time.monotonic() + WAKE_SLACK_S
@@ -225,7 +224,8 @@ class Node:
         if not self._over:
             self.host.at(time.monotonic())
             completion()
-            self._happened()
+            self._let_out()
+            self._rest()
 
     # --- what connections bring, between `begin_turn` and `end_turn` ---
 

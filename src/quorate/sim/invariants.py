@@ -151,7 +151,9 @@ class Invariants:
     def stepped(self, node: int, partition: int, replica: Any, event: Any, effects: list[Any]) -> None:
         shadow = self.shadows.get((node, partition))
         if shadow is None or (type(event) is Started and self._is_another(shadow, replica)):
+            damaged = shadow is not None
             shadow = self.shadows[node, partition] = Shadow(node, partition, self.settled[partition])
+            shadow.damaged = damaged
         on_event = self._on_event.get(type(event))
         if on_event is not None:
             on_event(shadow, replica, event)

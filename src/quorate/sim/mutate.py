@@ -228,16 +228,20 @@ def _in_turn(directory: Path, mutant: Mutant, chunks: list[list[int]], jobs: int
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def story(name: str, seed: int | None = None) -> list[Happening]:
-    """Everything that happened in the run of one seed, the killing one if none is given."""
+def story(name: str, seed: int | None = None, *, shrink: bool = False) -> list[Happening]:
+    """Everything that happened in the run of one seed, the killing one if none is given.
+
+    With `shrink`, in the shortest run that was found to break the same invariant; that takes many runs.
+    """
     mutant = describe(name)
-    request = _request(mutant, [mutant.seed if seed is None else seed], trace=True)
+    request = _request(mutant, [mutant.seed if seed is None else seed], trace=True, shrink=shrink)
     with planted(mutant) as directory:
         return list(_run(directory, request)[0].happenings)
 
 
-def _request(mutant: Mutant, seeds: Sequence[int], *, trace: bool = False) -> Request:
-    return Request(tuple(seeds), mutant.faults, mutant.nodes, mutant.learners, mutant.overrides, trace)
+def _request(mutant: Mutant, seeds: Sequence[int], *, trace: bool = False, shrink: bool = False) -> Request:
+    settings = mutant.faults, mutant.nodes, mutant.learners, mutant.overrides
+    return Request(tuple(seeds), *settings, trace, shrink)
 
 
 def _run(directory: Path, request: Request) -> list[Found]:

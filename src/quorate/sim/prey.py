@@ -20,6 +20,8 @@ from quorate.sim.happening import Happening
 SEED_SECONDS_MAX = 300
 """A run that takes longer will never end: some loop goes round and round."""
 
+SHRINK_RUNS_MAX = 100
+
 
 class Request(msgspec.Struct, frozen=True):
     seeds: tuple[int, ...]
@@ -28,6 +30,9 @@ class Request(msgspec.Struct, frozen=True):
     learners: int | None
     overrides: dict[str, int | float]
     trace: bool = False
+    """With everything that happened."""
+    shrink: bool = False
+    """A violation's story is made shorter before it is told."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -43,17 +48,18 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def run(request: Request, seed: int) -> Found:
-    from quorate.sim.run import run_seed  # Whoever only asks needs no simulator.
+    from quorate.sim.faults import parse_profiles  # Whoever only asks needs no simulator.
+    from quorate.sim.run import Plan, run_plan
+    from quorate.sim.shrink import shrink
 
-    signal.alarm(SEED_SECONDS_MAX)
-    verdict = run_seed(
-        seed,
-        faults=request.faults,
-        nodes=request.nodes,
-        learners=request.learners,
-        overrides=request.overrides,
-        trace=request.trace,
+    plan = Plan(
+        seed, "raft", parse_profiles(request.faults), request.nodes, request.learners, request.overrides
     )
+    if request.shrink:
+        shorter = shrink(plan, runs_max=SHRINK_RUNS_MAX)
+        plan = shorter.plan if shorter is not None else plan
+    signal.alarm(SEED_SECONDS_MAX)
+    verdict = run_plan(plan, trace=request.trace)
     signal.alarm(0)
     found = Found(seed, str(Path(quorate.__file__).parent), happenings=tuple(verdict.happenings or ()))
     if verdict.violations:

@@ -378,9 +378,17 @@ def _last_on_disk(log: Log, first: int) -> int:
 
 
 def scan_from(log: Log, segment: int, index: SparseIndex, offset: int) -> int:
-    """The position from which a segment is read to find an offset. What was below base may never be there."""
+    """The position from which a segment is read to find an offset.
+
+    What was below base may never have been there, and nothing is read through what is known to be faulty.
+    """
     position = index.find(offset)[1]
-    return max(position, log.start[1]) if segment == log.start[0] else position
+    if segment == log.start[0]:
+        position = max(position, log.start[1])
+    for fault in log.faulty:
+        if fault.next_segment == segment and fault.last.offset < offset:
+            position = max(position, fault.next_position)
+    return position
 
 
 def headers_now(

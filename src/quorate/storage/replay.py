@@ -185,9 +185,10 @@ class Replay:
         """The record says everything; but bytes that are missing do not come back by that."""
         replayed = self.logs.get(Partition(base.partition)) or self._lost(Partition(base.partition))
         log, view = replayed.log, base.view
+        missing = [fault for fault in log.faulty if any(_overlap(fault, found) for found in replayed.found)]
         log.become(view)
         log.forget_outside(view.base.offset, view.head.offset)
-        for fault in replayed.found:
+        for fault in missing:
             if view.base.offset < fault.last.offset <= view.head.offset:
                 log.faulty = _merged(log, fault)
 
@@ -263,6 +264,10 @@ def _end_of(log: Log, to: EntryId, segment: int, position: int) -> tuple[int, in
         if frame.header.id == to:
             return own_segment, own_position + FRAME_HEAD_BYTES + frame.header.size
     return None
+
+
+def _overlap(one: Fault, other: Fault) -> bool:
+    return one.before.offset < other.last.offset and other.before.offset < one.last.offset
 
 
 def _merged(log: Log, fault: Fault) -> tuple[Fault, ...]:

@@ -7,11 +7,11 @@ When it is done, the orders in it are durable, and the round after it starts by 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorate.core.entry import Partition
-from quorate.storage.disk import Buffer, DiskFull, Flush, FlushDirectory, Operation
+from quorate.storage.disk import Buffer, DiskFull, Flush, FlushDirectory, Operation, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.journal import Round
 from quorate.storage.log import NO_SEGMENT, Log, without_payload
@@ -253,7 +253,7 @@ class Rounds:
     def _start(self, batch: Batch) -> None:
         journal = self._shared.journal
         prepared = None
-        operations = [operation for _, operation in batch.before]
+        operations = joined(operation for _, operation in batch.before)
         files = [file for _, file in batch.files]
         if batch.orders:
             prepared = journal.prepare(*self._build(batch, journal.sequence + 1))
@@ -386,6 +386,30 @@ class Rounds:
         self._copies = []
         self.unmirrored = {}
         self.unmirrored_copies = []
+
+
+def joined(operations: Iterable[Operation]) -> list[Operation]:
+    """Writes that continue one another become one: as many system calls as there are gaps."""
+    result: list[Operation] = []
+    buffers: list[Buffer] = []
+    file, start, end = "", 0, -1
+    for operation in operations:
+        if type(operation) is Write and operation.file == file and operation.at == end:
+            buffers += operation.buffers
+            end += sum(map(len, operation.buffers))
+            continue
+        if buffers:
+            result.append(Write(file, start, tuple(buffers)))
+            buffers = []
+        file, end = "", -1
+        if type(operation) is Write:
+            file, start, buffers = operation.file, operation.at, list(operation.buffers)
+            end = start + sum(map(len, buffers))
+        else:
+            result.append(operation)
+    if buffers:
+        result.append(Write(file, start, tuple(buffers)))
+    return result
 
 
 def mark_of(log: Log) -> bytes:

@@ -244,3 +244,11 @@ def test_an_installation_goes_on_when_the_epoch_changes() -> None:
     bench.receive(N3, AppendEntries(4, at("3-9"), 9))
     bench.persist()
     assert (bench.replica.epoch, bench.replica.log.head) == (4, at("3-9"))
+
+
+def test_damage_that_peers_have_removed_is_told_to_the_leader_who_has_a_snapshot() -> None:
+    bench = damaged()
+    bench.receive(N1, AppendEntries(1, at("1-3"), -1))
+    span = Span(at("1-0"), at("1-2"))
+    (answer,) = sent(bench.receive(N3, HaveEntries(1, span, why_not="removed")), N1)
+    assert (answer.accepted, answer.faulty) == (True, span)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -12,6 +12,7 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member, Partition, partition_of
 from quorate.host import Host, HostSettings, Parcel, ReplicaRecord
 from quorate.sim.disk import SimDisk
+from quorate.storage.disk import Done, Operation
 from quorate.storage.frame import Frame
 from quorate.storage.settings import TINY
 
@@ -122,19 +123,23 @@ def test_readers_see_settled_entries_on_every_node(trio: Trio) -> None:
     assert [trio.read(node, partition) for node in (1, 2, 3)] == [[b"a", b"b", b"c"]] * 3
 
 
-def test_one_turn_of_many_replicas_is_one_flush(trio: Trio) -> None:
-    """Group commit over partitions: three appends, one job."""
-    node = trio.leader(PARTITIONS[0])
-    assert node is not None
-    host = trio.hosts[node]
-    ours = [p for p in PARTITIONS if trio.leader(p) == node]
-    sequence = host.store._shared.journal.sequence
-    host.begin_turn(trio.now)
-    for partition in ours:
-        host.propose(trio.now, partition, [encode_records([(None, b"x")])], lambda reply: None)
-    host.end_turn()
+def test_one_turn_of_many_replicas_is_one_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Group commit over partitions: three replicas stand for election at once, and save their votes together."""
+    trio = Trio()
     trio.settle()
-    assert host.store._shared.journal.sequence == sequence + 1
+    disk = trio.hosts[1]._disk
+    lanes: list[str] = []
+    submit = disk.submit
+
+    def watched(lane: str, operations: Sequence[Operation], done: Done) -> None:
+        lanes.append(lane)
+        submit(lane, operations, done)
+
+    monkeypatch.setattr(disk, "submit", watched)
+    trio.hosts[1].tick(10.0)
+    roles = [hosted.replica.role.name for hosted in trio.hosts[1].hosted.values()]
+    assert roles == ["candidate"] * 3
+    assert lanes.count("journal") == 1
 
 
 def test_idle_groups_have_no_deadline(trio: Trio) -> None:

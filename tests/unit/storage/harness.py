@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from random import Random
+from typing import Any
 
 from quorate.batch import encode_records
 from quorate.core.entry import EntryId, Header, Kind, NoOp, Partition, Span, partition_of
@@ -33,7 +34,7 @@ class World:
             self.disk = SimDisk(Random(seed), self._schedule, disk_settings)
         else:
             self.disk = SimDisk.from_files(files, Random(seed), self._schedule, disk_settings)
-        self.answers: list[tuple[object, ...]] = []
+        self.answers: list[tuple[Any, ...]] = []
         self.ios: dict[Partition, int] = {}
         self.store: Store
 
@@ -77,7 +78,7 @@ class World:
         self.store.tick(self.now)
         return True
 
-    def run(self, *, steps_max: int = 100_000) -> list[tuple[object, ...]]:
+    def run(self, *, steps_max: int = 100_000) -> list[tuple[Any, ...]]:
         """Until nothing happens any more. What was answered meanwhile."""
         self.store.pump(self.now)
         answered = len(self.answers)

@@ -41,6 +41,11 @@ class Follower(Role):
     def granted_vote(self) -> None:
         self.restart_clock()
 
+    def beyond_repair(self) -> None:
+        """Tell the leader, which may be at rest, what is missing (seed 1096 of `all`)."""
+        if self.replica.leader:
+            self._answer(accepted=True, probe=self.replica.verified.offset)
+
     def suspected(self, node: int) -> None:
         if self.deadline is None and node == self.replica.leader:
             self.restart_clock()

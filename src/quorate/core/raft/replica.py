@@ -23,7 +23,7 @@ from quorate.core.raft.follower import Follower
 from quorate.core.raft.leader import Leader
 from quorate.core.raft.roles import Role
 from quorate.core.raft.staging import Staging
-from quorate.core.repairing import REPAIR_BYTES_MAX, REPAIR_ENTRIES_MAX, Repairing, why_not
+from quorate.core.repairing import REMOVED, REPAIR_BYTES_MAX, REPAIR_ENTRIES_MAX, Repairing, why_not
 
 
 class Replica:
@@ -364,6 +364,8 @@ class Replica:
         if message.why_not:
             if self.repairing.answered(self.log, peer=sender.node, span=message.span, reason=message.why_not):
                 self.emit(effects.Report("every copy of these entries is damaged", message.span, self.me))
+            if message.why_not == REMOVED:
+                self.role.beyond_repair()
             return
         self.repair(self.repairing.usable(self.log, message.headers))
 

@@ -41,6 +41,9 @@ class Role:
     def installed(self, snapshot: Snapshot) -> None:
         """A snapshot has taken the log's place."""
 
+    def beyond_repair(self) -> None:
+        """A peer no longer has the entries that are missing here: only a snapshot helps."""
+
     def suspected(self, node: int) -> None:
         """A node has not been heard from."""
 

@@ -1,0 +1,75 @@
+"""Requests and answers as letters; lengths from the network are bounded by what is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.batch import encode_records
+from quorate.core.effects import Outcome
+from quorate.node.letters import BadLetter, seal
+from quorate.node.requests import (
+    Answer,
+    Answered,
+    AskStatus,
+    Fetch,
+    Fetched,
+    Propose,
+    Rejected,
+    Request,
+    Status,
+    attached_batches,
+    attached_frames,
+    decode_answer,
+    decode_request,
+    encode_answer,
+    encode_request,
+)
+
+BATCH = encode_records([(None, b"value")])
+
+
+@pytest.mark.parametrize("request_", [Propose(bytes(20), (1, 2)), Fetch(bytes(20), 5, 6), AskStatus()])
+def test_requests_arrive_as_they_were_sent(request_: Request) -> None:
+    number, found, attachment = decode_request(encode_request(9, request_)[4:])
+    assert (number, found, len(attachment)) == (9, request_, 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Answered(Outcome.SETTLED, 1, 2, 3), Fetched(1, 0, 0), Status(1, (2,), 0, ()), Rejected("no")],
+)
+def test_answers_arrive_as_they_were_sent(answer: Answer) -> None:
+    assert decode_answer(encode_answer(9, answer)[4:])[:2] == (9, answer)
+
+
+def test_batches_are_views_of_the_attachment() -> None:
+    attachment = memoryview(BATCH + BATCH)
+    batches = attached_batches(Propose(bytes(20), (len(BATCH), len(BATCH))), attachment)
+    assert [bytes(batch) for batch in batches] == [BATCH, BATCH]
+    assert all(batch.obj is attachment.obj for batch in batches)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(), (1,), (len(BATCH) - 1,), (len(BATCH) + 1,), (-1,), (1 << 60,), (0, len(BATCH))]
+)
+def test_sizes_that_do_not_fit_are_refused(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(BadLetter):
+        attached_batches(Propose(bytes(20), sizes), memoryview(BATCH))
+
+
+def test_a_count_beyond_the_bytes_is_refused() -> None:
+    with pytest.raises(BadLetter, match="cannot be in"):
+        attached_frames(Fetched(1, 0, 1 << 60), memoryview(bytes(100)))
+
+
+def test_an_attachment_that_nothing_speaks_of_is_refused() -> None:
+    with pytest.raises(BadLetter, match="nothing speaks of"):
+        decode_request(encode_request(1, AskStatus(), 3)[4:] + b"abc")
+
+
+@pytest.mark.parametrize("envelope", [b"", b"\x93\x01", b"\x92\x01\x81\xa4type\xa4what", b"\xc1"])
+def test_what_is_no_request_is_refused(envelope: bytes) -> None:
+    with pytest.raises(BadLetter):
+        decode_request(seal(envelope)[4:])
+    with pytest.raises(BadLetter):
+        decode_answer(seal(envelope)[4:])
