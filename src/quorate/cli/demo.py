@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorate.cli import say
-from quorate.cli.wrong import check_writable, write_text
+from quorate.cli.wrong import WrongUsage, check_writable, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,9 +116,10 @@ def plans_for(seconds: float) -> Iterator[Plan]:
 
 
 def plant_a_bug(out: Console, jobs: int) -> tuple[Mutant, Caught | None]:
-    from quorate.sim import mutate
+    from quorate.cli.mutants import describe
+    from quorate.sim import mutate, patching
 
-    mutant = mutate.describe(MUTANT)
+    mutant = describe(MUTANT)
     step(
         out,
         2,
@@ -126,7 +127,10 @@ def plant_a_bug(out: Console, jobs: int) -> tuple[Mutant, Caught | None]:
         "Would those checks notice? Into a copy of the code goes a known bug of real systems:",
         f"[italic]{mutant.name}[/italic]: it {mutant.does} (origin: {mutant.origin}).",
     )
-    caught = mutate.hunt(mutant.name, range(HUNT_SEEDS), hint=False, jobs=jobs)
+    try:
+        caught = mutate.hunt(mutant.name, range(HUNT_SEEDS), hint=False, jobs=jobs)
+    except (patching.DoesNotApply, mutate.HuntFailed) as error:
+        raise WrongUsage(f"the bug cannot be planted: {error}") from error
     if caught is None:
         out.print(f"   [red]It lived through {HUNT_SEEDS} worlds.[/red]\n")
     else:

@@ -13,6 +13,9 @@ from quorate.cli.wrong import WrongUsage, check_writable, no_such, write_text
 if TYPE_CHECKING:
     from quorate.sim.mutate import Caught, Mutant
 
+    Outcome = Caught | str | None
+    """What became of a mutant: caught, not even planted (the reason), or, None, it survived."""
+
 EPILOG = """\b
 [bold]Examples[/bold]
 quorate mutants                                       every mutant, its killing seed first
@@ -22,7 +25,7 @@ quorate mutants raft-commit-old-epoch --story a.svg   and the world that caught 
 quorate mutants --seeds 1000 --afresh                 as if no killing seed were known
 
 [bold]Exit code[/bold]
-0 all were caught, 1 one survived, 2 wrong usage.
+0 all were caught, 1 one survived or could not be planted, 2 wrong usage.
 """
 
 
@@ -72,16 +75,16 @@ def mutants(
     results = [(mutant, hunt(mutant, seeds, jobs=jobs, afresh=afresh, live=not json)) for mutant in described]
     if record:
         for mutant, caught in results:
-            if caught is not None and caught.seed != mutant.seed:
+            if isinstance(caught, mutate.Caught) and caught.seed != mutant.seed:
                 mutate.record_seed(mutant.name, caught.seed)
     if json:
         say.print_json({"seeds": seeds, "mutants": [as_json(*result) for result in results]})
     else:
         show_end(results, seeds)
-    if story is not None and (caught := results[0][1]) is not None:
+    if story is not None and isinstance(caught := results[0][1], mutate.Caught):
         write_text(story, drawn(results[0][0], caught))
         say.progress_line(f"the picture: {story}")
-    if any(caught is None for _, caught in results):
+    if not all(isinstance(outcome, mutate.Caught) for _, outcome in results):
         raise typer.Exit(1)
 
 
@@ -94,7 +97,7 @@ def describe(name: str) -> Mutant:
         raise WrongUsage(f"the patch cannot be read: {error}") from error
 
 
-def hunt(mutant: Mutant, seeds: int, *, jobs: int, afresh: bool, live: bool) -> Caught | None:
+def hunt(mutant: Mutant, seeds: int, *, jobs: int, afresh: bool, live: bool) -> Outcome:
     """Told as it goes: one line a mutant."""
     from quorate.sim import mutate, patching
 
@@ -102,36 +105,42 @@ def hunt(mutant: Mutant, seeds: int, *, jobs: int, afresh: bool, live: bool) -> 
         if count % PROGRESS_SEEDS == 0:
             say.progress_line(f"{mutant.name}: has lived through {count} worlds")
 
+    outcome: Outcome
     try:
-        caught = mutate.hunt(mutant.name, range(seeds), hint=not afresh, jobs=jobs, progress=survived)
+        outcome = mutate.hunt(mutant.name, range(seeds), hint=not afresh, jobs=jobs, progress=survived)
     except (patching.DoesNotApply, mutate.HuntFailed) as error:
-        raise WrongUsage(f"mutant {mutant.name!r} cannot be planted: {error}") from error
+        outcome = str(error)
     if live:
-        print(told(mutant, caught, seeds), flush=True)
-    return caught
+        print(told(mutant, outcome, seeds), flush=True)
+    return outcome
 
 
 PROGRESS_SEEDS = 100
 
 
-def told(mutant: Mutant, caught: Caught | None, seeds: int) -> str:
+def told(mutant: Mutant, caught: Outcome, seeds: int) -> str:
     if caught is None:
         return f"SURVIVED  {mutant.name}: lived through {seeds} worlds; {mutant.does}"
+    if isinstance(caught, str):
+        return f"UNTRIED   {mutant.name}: {caught}"
     by = caught.invariant + ("" if caught.invariant in mutant.caught_by else " (not the one that should)")
     return f"caught    {mutant.name}: by {by}, seed {caught.seed}, {say.duration(caught.seconds)}"
 
 
 def show_list(described: list[Mutant], *, json: bool) -> None:
     if json:
-        say.print_json({"mutants": [as_json(mutant, None) for mutant in described]})
+        about = [{"name": each.name, "does": each.does, "origin": each.origin} for each in described]
+        say.print_json({"mutants": about})
         return
     rows = [(mutant.name, mutant.does, mutant.origin) for mutant in described]
     say.console().print(say.table("", ("mutant", "what it does", "origin"), rows))
 
 
-def show_end(results: list[tuple[Mutant, Caught | None]], seeds: int) -> None:
+def show_end(results: list[tuple[Mutant, Outcome]], seeds: int) -> None:
     out = say.console()
-    caught = [(mutant, found) for mutant, found in results if found is not None]
+    caught = [
+        (mutant, found) for mutant, found in results if found is not None and not isinstance(found, str)
+    ]
     if caught:
         rows = [
             (mutant.name, mutant.does, found.invariant, str(found.seed), str(found.seeds_count))
@@ -140,16 +149,21 @@ def show_end(results: list[tuple[Mutant, Caught | None]], seeds: int) -> None:
         columns = ("caught", "what it does", "by", "seed", "worlds")
         out.print(say.table("", columns, rows, right=(3, 4)))
     survivors = [mutant.name for mutant, found in results if found is None]
+    untried = [mutant.name for mutant, found in results if isinstance(found, str)]
     if survivors:
         out.print(f"[bold red]{len(survivors)} survived {seeds} worlds:[/bold red] {', '.join(survivors)}")
-    else:
+    if untried:
+        out.print(f"[bold red]{len(untried)} could not be planted:[/bold red] {', '.join(untried)}")
+    if not survivors and not untried:
         out.print(f"[bold]all {len(results)} caught[/bold]" if len(results) > 1 else "[bold]caught[/bold]")
 
 
-def as_json(mutant: Mutant, caught: Caught | None) -> dict[str, Any]:
+def as_json(mutant: Mutant, caught: Outcome) -> dict[str, Any]:
     about = {"name": mutant.name, "does": mutant.does, "origin": mutant.origin}
     if caught is None:
         return about | {"caught": False}
+    if isinstance(caught, str):
+        return about | {"caught": False, "untried": caught}
     return about | {
         "caught": True,
         "seed": caught.seed,

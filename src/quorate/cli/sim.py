@@ -238,7 +238,7 @@ def tell_one(plan: Plan, *, json: bool, trace: str | None, story: Path | None, s
     from quorate.sim.run import run_plan
 
     if shrink:
-        plan = shrunk(plan)
+        plan = shorter(plan)
     totals = Totals(plan.protocol)
     verdict = run_plan(plan, trace=True)
     totals.add(verdict)
@@ -251,11 +251,11 @@ def tell_one(plan: Plan, *, json: bool, trace: str | None, story: Path | None, s
     if story is not None:
         write_text(story, drawn(plan, verdict))
         say.progress_line(f"the picture: {story}")
-    tell_verdict(totals, json=json, on_stderr=trace == STDOUT)
+    tell_verdict(totals, json=json, on_stderr=trace == STDOUT, shrunk=shrink)
     return bool(verdict.violations)
 
 
-def tell_verdict(totals: Totals, *, json: bool, on_stderr: bool) -> None:
+def tell_verdict(totals: Totals, *, json: bool, on_stderr: bool, shrunk: bool) -> None:
     from quorate.cli.worlds import show, summary
 
     if json:
@@ -263,19 +263,20 @@ def tell_verdict(totals: Totals, *, json: bool, on_stderr: bool) -> None:
         return
     out = say.console(stderr=on_stderr)
     if not on_stderr:
-        show(totals, out)
+        show(totals, out, shrunk=shrunk)
     elif totals.sum.violations:
         found = totals.sum.violations[0]
         out.print(f"{found.invariant}: {found.detail}", soft_wrap=True, markup=False)
     out.print(f"[bold]{summary(totals)}[/bold]", soft_wrap=True)
 
 
-def shrunk(plan: Plan) -> Plan:
+def shorter(plan: Plan) -> Plan:
     """The shortest plan found that breaks the same invariant; the plan itself if it breaks none."""
     from quorate.sim.shrink import shrink
 
-    def progress(shorter: Plan, events: int) -> None:
-        say.progress_line(f"a story of {events:,} events: {shorter.command()}")
+    def progress(found: Plan, events: int) -> None:
+        faults = f", {len(found.only)} faults" if found.only is not None else ""
+        say.progress_line(f"still broken after {events:,} events{faults}")
 
     found = shrink(plan, progress=progress)
     if found is None:
@@ -283,7 +284,7 @@ def shrunk(plan: Plan) -> Plan:
         return plan
     say.progress_line(
         f"from {found.events_before:,} to {found.events:,} events, from {found.faults_before} to "
-        f"{found.faults_count} faults, in {found.runs} runs: {found.plan.command()}"
+        f"{found.faults_count} faults, in {found.runs} runs"
     )
     return found.plan
 

@@ -121,13 +121,13 @@ def _so_far(totals: Totals) -> str:
 # ---- the end of it ----
 
 
-def show(totals: Totals, out: Console) -> None:
+def show(totals: Totals, out: Console, *, shrunk: bool = False) -> None:
     found = totals.finish()
     thrown = [(f"{totals.thrown[name]:,}", words) for name, words in THROWN.items() if totals.thrown[name]]
     if thrown:
         out.print(say.table("What was thrown at it", ("times", ""), thrown, right=(0,)))
     if found.violations:
-        show_violations(found.violations, out)
+        show_violations(found.violations, out, shrunk=shrunk)
         return
     out.print(say.table("What held", ("checked", ""), held(totals), right=(0,)))
 
@@ -144,14 +144,15 @@ def held(totals: Totals) -> list[tuple[str, str]]:
     ]
 
 
-def show_violations(violations: list[Violation], out: Console) -> None:
+def show_violations(violations: list[Violation], out: Console, *, shrunk: bool) -> None:
     shown = violations[:VIOLATIONS_SHOWN_MAX]
     rows = [(str(violation.seed), violation.invariant, violation.detail) for violation in shown]
     out.print(say.table("[red]What did not hold[/red]", ("seed", "invariant", "detail"), rows, right=(0,)))
     if len(violations) > len(shown):
         out.print(f"… and {len(violations) - len(shown):,} more (--json lists all)")
     out.print(f"Again, line by line:  {violations[0].reproduce} --trace", soft_wrap=True)
-    out.print(f"The shortest story:   {violations[0].reproduce} --shrink", soft_wrap=True)
+    if not shrunk:
+        out.print(f"The shortest story:   {violations[0].reproduce} --shrink", soft_wrap=True)
 
 
 def summary(totals: Totals) -> str:

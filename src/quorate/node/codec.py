@@ -129,14 +129,15 @@ def _check(envelope: _Envelope) -> None:
     kind = type(message)
     if envelope.version != FORMAT_VERSION:
         raise BadLetter(f"message format {envelope.version} is unknown to this version of quorate")
-    if (envelope.partition is None) != (kind is Ping):
-        raise BadLetter(f"{kind.__name__} is not said between {'nodes' if kind is not Ping else 'replicas'}")
-    if envelope.partition is not None and len(envelope.partition) != PARTITION_BYTES:
-        raise BadLetter(f"a partition's identity of {len(envelope.partition)} bytes")
+    if envelope.partition is None:
+        if kind is not Ping:
+            raise BadLetter(f"{kind.__name__} is said between replicas, and no partition is named")
+    elif kind is Ping or len(envelope.partition) != PARTITION_BYTES:
+        raise BadLetter(f"{kind.__name__} with a partition's identity of {len(envelope.partition)} bytes")
     if envelope.frames_count < 0 or envelope.chunk_bytes < 0:
         raise BadLetter("a negative count")
-    if isinstance(message, messages.AppendEntries | messages.HaveEntries):
-        if message.headers:
+    if kind is messages.AppendEntries or kind is messages.HaveEntries:
+        if message.headers:  # type: ignore[union-attr]
             raise BadLetter("headers without their frames")
     elif envelope.frames_count:
         raise BadLetter(f"{kind.__name__} carries no entries")

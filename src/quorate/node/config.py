@@ -39,7 +39,8 @@ FIRST_INCARNATION = 1
 """The life in which the first voters of a partition are named."""
 PARTITIONS_COUNT_MAX = 100_000
 
-_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]+)):(\d{1,5})")
+_LABEL = r"[A-Za-z0-9_-]{1,63}"
+_ADDRESS = re.compile(rf"(?:\[([0-9a-fA-F:.]+)\]|({_LABEL}(?:\.{_LABEL})*)):(\d{{1,5}})")
 
 
 class BadConfig(Exception):

@@ -60,6 +60,13 @@ class SegmentCheck:
         self._before, self._checksum, self._position = segment.before, segment.before_checksum, 0
         if segment.base == log.start[0]:
             self._before, self._checksum, self._position = log.base, log.base_checksum, log.start[1]
+        for fault in log.faulty:
+            # Only what lies outside of a span that reaches across the seam of two segments is known enough.
+            if fault.segment != segment.base == fault.next_segment:
+                self._before, self._checksum, self._position = fault.last, fault.last_checksum, fault.next_position
+            elif fault.segment == segment.base != fault.next_segment and self._end:
+                self._end, self._last = fault.position, (fault.before, fault.before_checksum)
+                self._next = fault.segment, fault.position
         self._searched = -1
         """Where the search for an intact frame has got to; -1 while all is well."""
         self.faults: list[Fault] = []

@@ -283,10 +283,13 @@ class Log:
             self._open_segment(start)
         if last.epoch > (self.epochs[-1][0] if self.epochs else self.base.epoch):
             self.epochs = (*self.epochs, (last.epoch, last.offset))
-        self.head = last
-        self.checksum = checksum
         if self.segments[-1].base != segment:
             self._open_segment(segment)
+            # A segment that starts inside of the span: what precedes it is known only when that is repaired.
+            before = (last, checksum) if segment > last.offset else (EntryId(0, segment - 1), 0)
+            self.segments = (*self.segments[:-1], Segment(segment, *before))
+        self.head = last
+        self.checksum = checksum
         self.end = position
         self._clear_tail()
 
@@ -479,13 +482,7 @@ class Log:
         self.faulty = tuple(
             rest if other is fault else other for other in self.faulty if other is not fault or not finished
         )
-        # A segment that was sealed around a span ends where its last entry turns out to end.
-        self.segments = tuple(
-            Segment(found.base, found.before, found.before_checksum, end)
-            if found.base == segment and OPEN < found.size < end
-            else found
-            for found in self.segments
-        )
+        self.segments = tuple(_with_repaired(found, frame, segment, end) for found in self.segments)
         self._insert_epoch(header.epoch, header.offset)
         if header.control is not None and isinstance(header.control, STICKY_CONTROLS):
             known = [other for other in self.controls if other.offset != header.offset]
@@ -499,6 +496,16 @@ class Log:
         self.epochs = tuple(sorted(starts))
 
 
+def _with_repaired(found: Segment, frame: Frame, segment: int, end: int) -> Segment:
+    """A segment inside of a span starts behind, and ends with, what its repaired entries say."""
+    if found.base != segment:
+        return found
+    before, checksum = found.before, found.before_checksum
+    if frame.header.offset == segment:
+        before, checksum = frame.prev, frame.prev_checksum
+    return Segment(segment, before, checksum, end if OPEN < found.size < end else found.size)
+
+
 def with_fault(faulty: tuple[Fault, ...], fault: Fault) -> tuple[Fault, ...]:
     """Faults in the order of the log; overlapping ones become one."""
     kept = []
@@ -507,8 +514,9 @@ def with_fault(faulty: tuple[Fault, ...], fault: Fault) -> tuple[Fault, ...]:
         if other.last.offset <= fault.before.offset or other.before.offset >= fault.last.offset:
             kept.append(other)
             continue
-        first = other if other.before.offset < first.before.offset else first
-        last = other if other.last.offset > last.last.offset else last
+        # Of two that start or end alike the older one knows better: it was there when the log went on.
+        first = other if other.before.offset <= first.before.offset else first
+        last = other if other.last.offset >= last.last.offset else last
     merged = Fault(
         first.before,
         first.before_checksum,

@@ -312,11 +312,15 @@ class Reader:
         new = []
         for fault in faults:
             span = Span(fault.before, fault.last)
-            if log.mark_faulty(fault) and span not in known:
+            if log.mark_faulty(fault) and not any(_covers(other, span) for other in known):
                 new.append(span)
         for span in new:
             self._shared.listener.damaged(log.partition, span)
         return new
+
+
+def _covers(known: Span, span: Span) -> bool:
+    return known.before.offset <= span.before.offset and span.last.offset <= known.last.offset
 
 
 def _holds(content: bytes, partition: Partition, checksum: int) -> bool:

@@ -135,7 +135,9 @@ class Recovery:
         shared = self._shared
         shared.journal.generation = shared.marks.generation = generation.newest
         letter = LETTERS[1 - LETTERS.index(generation.letter)]
-        self._new_generation(letter, generation.last + 2)
+        # Above everything that was ever written or spoken of, readable or not.
+        spoken_of = max((upto for _, upto, _ in _facts(generation)), default=0)
+        self._new_generation(letter, max(generation.last, spoken_of) + 2)
         for place, size in ((shared.journal, shared.journal.size), (shared.marks, shared.marks.size)):
             file = f"{place.name}.{generation.letter}"
             if self._write_back.sizes.get(file) != size:
@@ -289,11 +291,15 @@ class Recovery:
             place = log.repair(frame) if frame is not None else None
             if frame is None or place is None:
                 log.become(before)
-                _restore_tail(log, before.head)
                 return
             writes.append(Write(log.file(place[0]), place[1], (frame.head, frame.payload)))
             filled.append((frame, *place))
             missing = next((other for other in log.faulty if other.last == fault.last), None)
+        try:
+            self._disk.run_now(writes)
+        except DiskFull:
+            log.become(before)
+            return
         self._rewrites += writes
         for frame, segment, position in filled:
             log.whole_again(frame, segment, position)
@@ -395,10 +401,6 @@ def _readable_from(log: Log, upto: EntryId) -> int:
     """The offset above which everything up to an entry can be given out."""
     below = [fault.last.offset for fault in log.faulty if fault.last.offset <= upto.offset]
     return max([log.base.offset, *below])
-
-
-def _restore_tail(log: Log, head: EntryId) -> None:
-    assert log.head == head
 
 
 def _facts(generation: Generation) -> list[tuple[int, int, list[Mark]]]:

@@ -171,7 +171,7 @@ class Replay:
         replayed = self.logs.get(Partition(cut.partition)) or self._lost(Partition(cut.partition))
         log = replayed.log
         if cut.cuts == log.cuts + 1 and log.base.offset <= cut.to.offset <= log.head.offset:
-            _cut_log(log, cut.to, cut.checksum, cut.segment, cut.position)
+            self._cut_at(replayed, cut.to, cut.checksum, cut.segment, cut.position)
         else:
             self._bring_to(replayed, cut.to, cut.checksum, cut.segment, cut.position, cut.cuts)
 
@@ -211,17 +211,29 @@ class Replay:
         )
         if place is not None:
             # The same epoch at the same offset: the log is right up to there, and was cut (log matching).
-            _cut_log(log, to, checksum, *place)
+            self._cut_at(replayed, to, checksum, *place)
         else:
             if cuts != log.cuts or to.offset <= log.head.offset:
                 self._distrust(log, to)
             if to.offset > log.head.offset:
-                before = log.head, log.checksum
-                log.lose(to, checksum, segment, position)
-                replayed.found += [
-                    fault for fault in log.faulty if (fault.before, fault.last) == (before[0], to)
-                ]
+                self._lose(replayed, to, checksum, segment, position)
         log.cuts = cuts
+
+    def _cut_at(self, replayed: Replayed, to: EntryId, checksum: int, segment: int, position: int) -> None:
+        """The log was cut, perhaps inside of what is lost: then less of that matters."""
+        log = replayed.log
+        fault = log.fault_at(to.offset)
+        if fault is None or fault.last == to:
+            _cut_log(log, to, checksum, segment, position)
+            return
+        _cut_log(log, fault.before, fault.before_checksum, fault.segment, fault.position)
+        self._lose(replayed, to, checksum, segment, position)
+
+    def _lose(self, replayed: Replayed, last: EntryId, checksum: int, segment: int, position: int) -> None:
+        log = replayed.log
+        before = log.head
+        log.lose(last, checksum, segment, position)
+        replayed.found += [fault for fault in log.faulty if (fault.before, fault.last) == (before, last)]
 
     def _distrust(self, log: Log, to: EntryId) -> None:
         """A cut was lost, nobody knows to where: only what was settled is still certain."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.bench import core, machine, report, turns, wal_commit
+from quorate.bench import core, machine, report, turns, wal_commit, wal_open
 from quorate.bench.wal_store import payload_of
 from quorate.cli.entry import run
 
@@ -64,6 +64,21 @@ def test_raw_writing_writes_everything(tmp_path: Path) -> None:
     payload = payload_of(256)
     assert wal_commit.write_raw(tmp_path / "raw", payload, count=1000, flushes=7) > 0
     assert (tmp_path / "raw").read_bytes() == payload * 1000
+
+
+def test_a_little_of_every_figure_of_the_log(tmp_path: Path) -> None:
+    def say(_: str) -> None:
+        pass
+
+    figures, (claim,) = wal_commit.large_entries(tmp_path, say, count=8, repetitions=1)
+    assert [figure.unit for figure in figures] == ["MiB/s", "MiB/s", ""]
+    assert claim.wanted == "≥ 0.85"
+    figures, (claim,) = wal_commit.small_entries(tmp_path, say, count=200, repetitions=1)
+    assert figures[2].median > 1  # entries per flush: they were committed in groups
+    assert claim.wanted == "≥ 20"
+    figures, claims = wal_open.long_logs(tmp_path, say, long_mib=2, short_mib=1, repetitions=1)
+    assert all(figure.median > 0 for figure in figures)
+    assert [claim.wanted for claim in claims] == ["≤ 1.1", "≤ 1", "≤ 2.5"]
 
 
 @pytest.mark.parametrize("size", [256, 16 << 10, 64 << 10])

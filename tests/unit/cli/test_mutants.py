@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quorate.cli.entry import run
-from quorate.sim import mutate
+from quorate.sim import mutate, patching
 from quorate.sim.mutate import Caught
 
 NAME = "raft-commit-old-epoch"
@@ -42,6 +42,19 @@ def test_a_survivor_ends_with_exit_code_1(capsys: pytest.CaptureFixture[str], hu
     said = capsys.readouterr().out
     assert "SURVIVED  raft-stale-io" in said
     assert "1 survived 20 worlds: raft-stale-io" in said
+
+
+def test_a_patch_that_no_longer_fits_is_no_success(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hunt(name: str, *_: Any, **__: Any) -> None:
+        raise patching.DoesNotApply(f"{name}.patch: hunk 1 does not apply")
+
+    monkeypatch.setattr(mutate, "hunt", hunt)
+    assert run(["mutants", NAME]) == 1
+    said = capsys.readouterr().out
+    assert "hunk 1 does not apply" in said
+    assert "1 could not be planted" in said
 
 
 def test_json_lists_each(capsys: pytest.CaptureFixture[str], hunted: list[str]) -> None:

@@ -124,7 +124,7 @@ def test_readers_see_settled_entries_on_every_node(trio: Trio) -> None:
 
 
 def test_one_turn_of_many_replicas_is_one_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Group commit over partitions: three replicas stand for election at once, and save their votes together."""
+    """Group commit over partitions: three replicas stand for election at once and save their votes as one."""
     trio = Trio()
     trio.settle()
     disk = trio.hosts[1]._disk

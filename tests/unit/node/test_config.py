@@ -73,6 +73,7 @@ def test_replicas_have_sorted_ensembles_and_this_disks_incarnation(tmp_path: Pat
         ({"node": "one"}, "node"),
         ({"listen": "nowhere"}, "write host:port"),
         ({"listen": "127.0.0.1:70000"}, "write host:port"),
+        ({"listen": "two..dots:70"}, "write host:port"),
         ({"peers": {"2": "x"}}, "write host:port"),
         ({"topics": [TOPIC | {"id": "../../etc"}]}, "32 hexadecimal digits"),
         ({"topics": [TOPIC | {"partitions": 0}]}, "1 is the least"),
