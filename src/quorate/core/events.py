@@ -91,6 +91,10 @@ class SnapshotFailed(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class SnapshotLost(msgspec.Struct, frozen=True, gc=False):
+    """The newest snapshot turned out to be unreadable."""
+
+
 class Damaged(msgspec.Struct, frozen=True, gc=False):
     """A read or the scrubber found bytes that are not what was written."""
 
@@ -122,6 +126,7 @@ Event = (
     | Loaded
     | SnapshotTaken
     | SnapshotFailed
+    | SnapshotLost
     | Damaged
     | Suspected
     | Commanded

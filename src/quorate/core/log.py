@@ -136,10 +136,14 @@ class LogView:
     def remove_prefix(self, to: EntryId) -> None:
         """Forget entries up to `to`, which a snapshot covers."""
         assert self.base.offset <= to.offset <= self.head.offset
-        assert self.epoch_at(to.offset) == to.epoch
+        assert self.epoch_at(to.offset) in (to.epoch, 0)
         self.epochs.remove_prefix(to)
         self.base = to
-        self.faulty = tuple(span for span in self.faulty if span.last.offset > to.offset)
+        self.faulty = tuple(
+            Span(to, span.last) if span.before.offset < to.offset else span
+            for span in self.faulty
+            if span.last.offset > to.offset
+        )
         place = bisect_left(self._lasts, to.offset + 1)
         del self.window[:place]
         del self._lasts[:place]
@@ -161,6 +165,7 @@ class LogView:
             before = min(before, other.before, key=lambda entry: entry.offset)
             last = max(last, other.last, key=lambda entry: entry.offset)
         before = max(before, self.base, key=lambda entry: entry.offset)
+        last = min(last, self.head, key=lambda entry: entry.offset)
         if last.offset <= before.offset or before.offset >= self.head.offset:
             return  # Already cut, or covered by a snapshot.
         kept.append(Span(before, last))

@@ -5,7 +5,7 @@ Pure leaves: members and numbers in, answers out. tests/properties holds a delib
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from quorate.core.entry import Member
 
@@ -46,7 +46,3 @@ def whole_set_offset(offsets: Mapping[Member, int], in_sync: tuple[Member, ...])
     """The highest offset that every member of an in-sync set has reached (LB-10)."""
     assert in_sync
     return min(offsets.get(member, -1) for member in in_sync)
-
-
-Reached = Callable[[Mapping[Member, int]], int]
-"""How a room asks for its own rule: positions in, settled offset out."""

@@ -50,7 +50,8 @@ class Feeder:
 
     def take_snapshot(self, hosted: Hosted, done: Callable[[events.Event], None]) -> None:
         """Save the machine as it is now; the answer is an event for the replica."""
-        if hosted.applied.offset < 0 or hosted.restoring is not None:
+        behind = hosted.applied.offset < max(0, hosted.replica.log.base.offset)
+        if behind or hosted.restoring is not None:
             done(events.SnapshotFailed("there is nothing new to take one of"))
             return
         data = hosted.manifest()
@@ -64,13 +65,16 @@ class Feeder:
 
         self._store.save_snapshot(hosted.partition, snapshot.last, snapshot.checksum, data, saved)
 
-    def restore(self, hosted: Hosted, snapshot: Snapshot) -> None:
+    def restore(self, hosted: Hosted, snapshot: Snapshot, lost: Callable[[], None]) -> None:
         """The installed snapshot is durable: let the machine be what it says."""
 
         def done(data: bytes) -> None:
-            if hosted.restoring is None or hosted.restoring[1] != snapshot or len(data) != snapshot.size:
+            if hosted.restoring is None or hosted.restoring[1] != snapshot:
                 return
             hosted.restoring = None
+            if len(data) != snapshot.size:
+                lost()
+                return
             if snapshot.last.offset > hosted.applied.offset:
                 hosted.restore(data)
             self.feed(hosted)

@@ -20,6 +20,7 @@ import msgspec
 
 from quorate import batch
 from quorate.core import effects, events, raft
+from quorate.core.carrying import CarriesChunk
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Flag, Header, Kind, Member, Partition, Snapshot, Span
 from quorate.host.detector import Detector, DetectorSettings
@@ -38,6 +39,8 @@ class HostSettings(msgspec.Struct, frozen=True, gc=False):
     store: StoreSettings = StoreSettings()
     raft: raft.Tuning = raft.Tuning()
     detector: DetectorSettings = DetectorSettings()
+    waiting_bytes_max: int = 64 << 20
+    """Proposals are answered BUSY while more than this waits for the disk, over all replicas."""
 
 
 class Observer(Protocol):
@@ -165,6 +168,9 @@ class Host:
         hosted = self.hosted[partition]
         hosted.requests += 1
         request = hosted.requests
+        if self.store.waiting_bytes > self._settings.waiting_bytes_max:
+            answer(Reply(request, Outcome.BUSY, leader=hosted.replica.leader))
+            return
         if not self.store.room_for(sum(map(len, payloads))):
             answer(Reply(request, Outcome.FULL, leader=hosted.replica.leader))
             return
@@ -198,7 +204,18 @@ class Host:
     def check(self, now: float, partition: Partition, done: Callable[[list[Span]], None]) -> None:
         """Verify every byte of a partition; what is found faulty is repaired from peers."""
         self._now = now
-        self.store.check(partition, done)
+
+        def snapshot_too(spans: list[Span]) -> None:
+            snapshot = self.hosted[partition].replica.snapshot
+            if snapshot is not None:
+                self.store.read_snapshot(partition, 0, snapshot.size, lambda data: whole(snapshot, data))
+            done(spans)
+
+        def whole(snapshot: Snapshot, data: bytes) -> None:
+            self._snapshot_read(self.hosted[partition], snapshot, data, snapshot.size)
+
+        self.store.check(partition, snapshot_too)
+        self.store.pump(now)
 
     def deadline(self) -> float | None:
         """When `tick` wants to be called."""
@@ -247,7 +264,7 @@ class Host:
     def persisted(self, partition: Partition, io: int) -> None:
         hosted = self.hosted[partition]
         if hosted.restoring is not None and hosted.restoring[0] <= io:
-            self._feeder.restore(hosted, hosted.restoring[1])
+            self._feeder.restore(hosted, hosted.restoring[1], lambda: self._snapshot_lost(hosted))
         if io:
             self._tell(hosted, events.Persisted(io))
             self._drain()
@@ -255,6 +272,9 @@ class Host:
             self._feeder.feed(hosted)  # A repair may have been what it waited for.
 
     def failed(self, partition: Partition, io: int, reason: str) -> None:
+        if not io:  # Not even its birth was possible: whoever runs this node has to look.
+            self.stopped = reason
+            return
         self.hosted[partition].restoring = None
         self._tell(self.hosted[partition], events.Failed(io, reason))
         self._drain()
@@ -306,7 +326,7 @@ class Host:
             self._draining = False
 
     def _schedule(self, hosted: Hosted) -> None:
-        """A deadline that moved away keeps its old place: it comes up too early once, and is looked at then."""
+        """A deadline that moved away keeps its old place: it comes up early once, and is looked at then."""
         due = hosted.replica.deadline()
         if due is not None and (hosted.scheduled is None or due < hosted.scheduled):
             hosted.scheduled = due
@@ -351,7 +371,7 @@ class Host:
         headers: tuple[Header, ...] = getattr(message, "headers", ())
         if headers:
             self._send_with_frames(hosted, effect, headers, context)
-        elif type(message) is raft.messages.SnapshotChunk:
+        elif isinstance(message, CarriesChunk):
             self._send_with_chunk(hosted, effect, message)
         else:
             self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message))
@@ -392,16 +412,26 @@ class Host:
 
         self.store.read(partition, first, last, BYTES_UNBOUNDED, more)
 
-    def _send_with_chunk(
-        self, hosted: Hosted, effect: effects.Send, message: raft.messages.SnapshotChunk
-    ) -> None:
+    def _send_with_chunk(self, hosted: Hosted, effect: effects.Send, message: CarriesChunk) -> None:
         def send(chunk: bytes) -> None:
-            if len(chunk) == message.length and hosted.replica.snapshot == message.snapshot:
+            if self._snapshot_read(hosted, message.snapshot, chunk, message.length):
                 self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, chunk=chunk))
 
         done = self._once(hosted, effect, send)
         if done is not None:
             self.store.read_snapshot(hosted.partition, message.at, message.length, done)
+
+    def _snapshot_lost(self, hosted: Hosted) -> None:
+        self._tell(hosted, events.SnapshotLost())
+        self._drain()
+
+    def _snapshot_read(self, hosted: Hosted, snapshot: Snapshot, data: bytes, length: int) -> bool:
+        """Whether what was read is of the replica's newest snapshot, and all that was asked for."""
+        if hosted.replica.snapshot != snapshot:
+            return False  # Another has taken its place meanwhile.
+        if len(data) != length:
+            self._snapshot_lost(hosted)
+        return len(data) == length
 
     def _once(
         self, hosted: Hosted, effect: effects.Send, send: Callable[[Any], None]

@@ -63,7 +63,11 @@ class SegmentCheck:
         for fault in log.faulty:
             # Only what lies outside of a span that reaches across the seam of two segments is known enough.
             if fault.segment != segment.base == fault.next_segment:
-                self._before, self._checksum, self._position = fault.last, fault.last_checksum, fault.next_position
+                self._before, self._checksum, self._position = (
+                    fault.last,
+                    fault.last_checksum,
+                    fault.next_position,
+                )
             elif fault.segment == segment.base != fault.next_segment and self._end:
                 self._end, self._last = fault.position, (fault.before, fault.before_checksum)
                 self._next = fault.segment, fault.position

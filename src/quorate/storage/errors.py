@@ -13,7 +13,3 @@ class ForeignDirectory(StoreError):
 
 class DamagedStore(StoreError):
     """A store was here, and too little of it is readable to prove anything about its logs."""
-
-
-class ChainBroken(StoreError):
-    """Frames that do not continue the log they are meant for."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right, insort
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -31,15 +32,24 @@ _MAX_TIMESTAMP_AT = 35
 EMPTY = View(NOWHERE, 0, (NO_SEGMENT, 0), NOWHERE, 0, (), 0, (), (), (), 0)
 
 
+MENTIONS_MIN = 4096
+
+
 class Memory:
     """Frames of all logs that are kept in memory, oldest first, and how much they are."""
 
-    __slots__ = ("bytes", "oldest")
+    __slots__ = ("bytes", "oldest", "tidy_at")
 
     def __init__(self) -> None:
         self.bytes = 0
         self.oldest: deque[Log] = deque()
         """One mention of its log per frame. Cuts leave mentions behind, which only blur the order."""
+        self.tidy_at = MENTIONS_MIN
+
+    def tidy(self, logs: Iterable[Log]) -> None:
+        """Forget mentions of frames that are gone, lest they grow with every entry ever appended."""
+        self.oldest = deque(log for log in logs for _ in log.tail_frames)
+        self.tidy_at = 2 * len(self.oldest) + MENTIONS_MIN
 
     def shrink(self, bytes_max: int) -> None:
         """Let go of the oldest frames that can be read from their segments again."""

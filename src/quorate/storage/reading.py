@@ -7,7 +7,7 @@ the damage are known and its replica can ask a peer.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -125,9 +125,10 @@ class Reader:
     def read(self, log: Log, first: int, last: int, bytes_max: int, done: GotFrames) -> None:
         self._begin(Request(log, first, last, bytes_max, done))
 
-    def forget(self, file: str) -> None:
-        """The file is about to change or to go."""
-        self._indexes.pop(file, None)
+    def forget(self, log: Log, segments: Iterable[int]) -> None:
+        """These files are about to change or to go, and with them what is known of where entries lie."""
+        for segment in segments:
+            self._indexes.pop(log.file(segment), None)
 
     # --- steps of a read ---
 
@@ -241,7 +242,7 @@ class Reader:
             return
         item = waiting_item(log, request.first)
         if item is not None and item[4]:  # Beyond what a check of the segment covers.
-            self._tell(log, [fault_of(item)])
+            self.tell(log, [fault_of(item)])
             request.done(good)
             return
         place = log.segment_at(request.first)
@@ -282,7 +283,7 @@ class Reader:
         def fed(content: bytes) -> None:
             spans = found
             if log.cuts == cuts and not _holds(content, log.partition, frame.checksum):
-                spans = found + self._tell(log, [fault_of(items[0])])
+                spans = found + self.tell(log, [fault_of(items[0])])
             self._check_waiting(log, rest, spans, done)
 
         self._submit(LANE_CHECK, log.file(segment), position, frame.size, fed)
@@ -294,7 +295,7 @@ class Reader:
 
         def read() -> None:
             if checking.request is None:
-                done(found + self._tell(log, checking.faults))
+                done(found + self.tell(log, checking.faults))
             else:
                 self._submit(LANE_CHECK, file, *checking.request, fed)
 
@@ -307,7 +308,8 @@ class Reader:
 
         read()
 
-    def _tell(self, log: Log, faults: list[Fault]) -> list[Span]:
+    def tell(self, log: Log, faults: list[Fault]) -> list[Span]:
+        """These entries are not what was written. Those spans of it that are news."""
         known = log.spans
         new = []
         for fault in faults:

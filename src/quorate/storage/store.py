@@ -16,6 +16,7 @@ import msgspec
 
 from quorate import batch as batches
 from quorate.core.entry import EntryId, Header, Kind, Partition, Snapshot, Span
+from quorate.storage.check import check_now
 from quorate.storage.disk import Buffer, Disk, DiskFull, FlushDirectory, Operation, Unlink, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame, build, control_payload
 from quorate.storage.log import Log
@@ -253,17 +254,26 @@ class Store:
         log.failed = False
         place = locate(self._shared, log, to)
         if place is None:
+            self._look_for_damage(log, to.offset)
             self._rounds.refuse(log, io, f"{to} cannot be found in {log}")
             return
         checksum, segment, position = place
         batch = self._rounds.batch(log)
         gone = log.cut(to, checksum, segment, position)
+        self._reader.forget(log, (*gone, segment))
         record = Cut(partition, to, checksum, segment, position, log.cuts)
         batch.add_record(CUT, log, encode_body(record), kept=(-1, to.offset))
         batch.add(log, io)
         if gone:
             # Segments of these names may come again: nothing goes on before they are gone.
             batch.after.append((log, lambda: self._write_back.unlink(log, gone, hold=True)))
+
+    def _look_for_damage(self, log: Log, offset: int) -> None:
+        """An entry that must be there cannot be found: if its segment is damaged, somebody must hear of it."""
+        if log.segments and log.base.offset < offset <= log.head.offset and log.fault_at(offset) is None:
+            settings = self._shared.settings
+            place = log.segment_at(offset)
+            self._reader.tell(log, check_now(self._shared.disk, log, place, settings.read_bytes))
 
     def remove_prefix(self, partition: Partition, io: int, to: EntryId) -> None:
         """Entries up to `to` need not be kept. Segments that hold nothing else are removed afterwards."""
@@ -277,6 +287,7 @@ class Store:
             return  # Nothing needs to be removed: it is only allowed.
         checksum, segment, position = place
         gone = log.remove_prefix(to, checksum, (segment, position))
+        self._reader.forget(log, gone)
         batch.add_record(BASE, log, encode_body(Base(partition, log.view())), kept=(to.offset, _ALL))
         batch.after.append((log, lambda: self._write_back.unlink(log, gone, hold=False)))
 
@@ -340,6 +351,8 @@ class Store:
             return
         place = locate(self._shared, log, snapshot.last) if keep else None
         installing = self._snapshots.install(log, snapshot)
+        if keep and place is None:
+            self._look_for_damage(log, snapshot.last.offset)
         if installing is None or (keep and place is None):
             self._rounds.refuse(log, io, f"the snapshot of {snapshot.last} is not whole, or not of {log}")
             return
@@ -354,6 +367,7 @@ class Store:
             left = _ALL, _ALL
         batch.add_record(BASE, log, encode_body(Base(partition, log.view())), kept=left)
         batch.add(log, io)
+        self._reader.forget(log, gone)
         batch.after.append((log, kept))
         batch.after.append((log, lambda: self._write_back.unlink(log, gone, hold=not keep)))
 
@@ -410,6 +424,11 @@ class Store:
 
     # --- turns ---
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What has been ordered and is not durable yet, of all logs."""
+        return self._rounds.waiting_bytes
+
     def room_for(self, bytes_count: int) -> bool:
         """Whether data of this size would be accepted now."""
         shared = self._shared
@@ -426,6 +445,9 @@ class Store:
         if now is not None:
             self._shared.now = now
         self._rounds.pump()
+        memory = self._shared.memory
+        if len(memory.oldest) > memory.tidy_at:
+            memory.tidy(self._logs.values())
         if self._shared.memory.bytes > self._shared.settings.tail_bytes:
             self._shared.memory.shrink(self._shared.settings.tail_bytes)
 

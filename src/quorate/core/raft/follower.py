@@ -162,6 +162,8 @@ class Follower(Role):
         snapshot = message.snapshot
         if replica.installing or snapshot.last.offset < replica.log.base.offset:
             return
+        if snapshot.last.offset < replica.commit and not replica.log.holds(snapshot.last):
+            return  # It ends inside of what is damaged here: wait for one that covers all that is settled.
         if snapshot.last.offset <= replica.commit and not self._needs(snapshot):
             self._verify(snapshot.last, snapshot.last.offset)
             self._answer(accepted=True, probe=snapshot.last.offset)
@@ -192,11 +194,11 @@ class Follower(Role):
         what it held, which was perhaps promised to somebody, is owed."""
         replica = self.replica
         last = staging.snapshot.last
-        keep = replica.log.holds(last)
-        if not keep and replica.log.head > last:
+        staging.keep = replica.log.holds(last)
+        if not staging.keep and replica.log.head > last:
             replica.owe(replica.log.head)
         staging.install_io = replica.ordering.issue()
-        replica.emit(effects.InstallSnapshot(staging.install_io, staging.snapshot, keep))
+        replica.emit(effects.InstallSnapshot(staging.install_io, staging.snapshot, staging.keep))
 
     def _ask_for_chunk(self, staging: Staging) -> None:
         replica = self.replica

@@ -168,13 +168,16 @@ class Leader(Role):
 
     def _begin_snapshot(self, cursor: Cursor) -> None:
         replica = self.replica
-        assert replica.snapshot is not None, "a prefix is removed only when a snapshot covers it"
+        if replica.snapshot is None:  # It was damaged, and another is being taken.
+            replica.take_snapshot()
+            return
         cursor.begin_snapshot(replica.snapshot)
         self._send_chunk(cursor)
 
     def _send_chunk(self, cursor: Cursor) -> None:
         replica = self.replica
-        assert replica.snapshot is not None
+        if replica.snapshot is None:
+            return
         if cursor.snapshot != replica.snapshot:  # A newer one took its place: start over with that.
             cursor.begin_snapshot(replica.snapshot)
         at = cursor.snapshot_at
@@ -205,9 +208,12 @@ class Leader(Role):
         if self.deadline is None and not message.quiet:
             self._wake()  # Something old has woken it after we fell silent: let it rest again.
         cursor.quiet = message.quiet and message.matched == log.head.offset
-        lost = message.faulty is not None and message.faulty.before.offset < log.base.offset
-        if lost or message.wants_snapshot >= 0:  # What it lost is no longer in any log.
-            self._offer_snapshot(cursor, covering=message.wants_snapshot)
+        covering = message.wants_snapshot
+        if message.faulty is not None and message.faulty.before.offset < log.base.offset:
+            # What it lost is no longer in any log; one that ends inside of that would not mend it.
+            covering = max(covering, min(message.faulty.last.offset, self.replica.published))
+        if covering >= 0:
+            self._offer_snapshot(cursor, covering=covering)
             return
         if not message.accepted:
             assert message.theirs is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from quorate.core.carrying import CarriesChunk
 from quorate.core.entry import EntryId, Header, Snapshot, Span
 
 
@@ -60,13 +61,8 @@ class AppendResponse(msgspec.Struct, frozen=True, gc=False, tag="append"):
     quiet: bool = False
 
 
-class SnapshotChunk(msgspec.Struct, frozen=True, gc=False, tag="snapshot?"):
-    """Bytes `at … at + length` of a snapshot, beside this message."""
-
-    epoch: int
-    snapshot: Snapshot
-    at: int
-    length: int
+class SnapshotChunk(CarriesChunk, frozen=True, gc=False, tag="snapshot?"):
+    """A piece of the snapshot that stands for entries nobody keeps any more."""
 
 
 class SnapshotResponse(msgspec.Struct, frozen=True, gc=False, tag="snapshot"):

@@ -276,13 +276,14 @@ class Replica:
             self.log.repaired(self._repairs.pop(0)[1])
         self._publish()
         if self.staging is not None and 0 < self.staging.install_io <= event.io:
-            self._installed(self.staging.snapshot)
+            self._installed(self.staging)
         self.role.persisted()
 
-    def _installed(self, snapshot: Snapshot) -> None:
+    def _installed(self, staging: Staging) -> None:
+        snapshot = staging.snapshot
         self.staging = None
         self.snapshot = snapshot
-        if self.log.holds(snapshot.last):
+        if staging.keep:
             self.log.remove_prefix(snapshot.last)
         else:
             self.log.restart_after(snapshot.last)
@@ -296,12 +297,17 @@ class Replica:
         self.staging = None
         self.stand_down()
         to = self.ordering.durable
+        span = self.log.span_at(to.offset)
+        if span is not None and to != span.last:
+            # The place to cut at is itself unreadable: give up the whole span, and owe it.
+            to = span.before
+            self.owe(self.claim)
+            self.ordering.cut(to)
         if self.log.head != to:
             self.log.cut(to)
         if self.verified.offset > to.offset:
             self.verified = to
-        self.commit = min(self.commit, to.offset)  # Will be told again; nothing above it was published.
-        assert self.published <= to.offset
+        self.commit = min(self.commit, to.offset)  # Will be told again.
         self.emit(effects.Cut(self.ordering.issue(), to))
         self.save_state()
 
@@ -325,6 +331,11 @@ class Replica:
             return
         self.log.remove_prefix(to)
         self.emit(effects.RemovePrefix(self.ordering.issue(), to))
+
+    def _snapshot_lost(self, _: events.SnapshotLost) -> None:
+        """The machine is whole, only its snapshot is not: take another; the leader has one if that fails."""
+        self.snapshot = None
+        self.take_snapshot()
 
     def _snapshot_failed(self, _: events.SnapshotFailed) -> None:
         self._taking_snapshot = False
@@ -412,6 +423,7 @@ _HANDLERS: dict[type, Callable[[Replica, Any], None]] = {
     events.Loaded: Replica._loaded,
     events.SnapshotTaken: Replica._snapshot_taken,
     events.SnapshotFailed: Replica._snapshot_failed,
+    events.SnapshotLost: Replica._snapshot_lost,
     events.Damaged: Replica._damaged,
     events.Suspected: Replica._suspected,
     events.Commanded: Replica._commanded,

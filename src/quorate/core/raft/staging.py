@@ -15,3 +15,5 @@ class Staging(msgspec.Struct):
     """The newest chunk's order, which is answered when it is durable; 0 once it has been."""
     install_io: int = 0
     """The order that puts it in the log's place; until that is durable the log is in suspense."""
+    keep: bool = False
+    """Decided with that order: whether entries above the snapshot stay."""
