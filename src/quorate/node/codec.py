@@ -75,7 +75,7 @@ def decode_greeting(letter: Buffer) -> Greeting:
         raise BadLetter("a greeting has no attachment")
     try:
         greeting: Greeting = _decode_greeting(envelope)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadLetter(f"no greeting: {error}") from error
     return greeting
 
@@ -110,7 +110,7 @@ def decode_parcel(letter: Buffer) -> Parcel:
     content, attachment = opened(letter)
     try:
         envelope: _Envelope = _decode_envelope(content)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadLetter(f"no parcel: {error}") from error
     _check(envelope)
     partition = None if envelope.partition is None else Partition(envelope.partition)

@@ -21,6 +21,7 @@ from quorate.core.entry import Partition, Span
 from quorate.node.config import FIRST_INCARNATION, NodeConfig
 from quorate.storage.open_files import flush_descriptor, flush_directory
 from quorate.storage.real_disk import RealDisk
+from quorate.storage.recovery import FILES as STORE_FILES
 from quorate.storage.store import Store
 
 IDENTITY_FILE = "node.json"
@@ -74,13 +75,13 @@ def read_identity(config: NodeConfig) -> Identity:
         raise WrongDirectory(
             f"{directory} is empty or not there: make it with --format, and with --replaces if it was lost"
         ) from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise WrongDirectory(f"{directory / IDENTITY_FILE} is unreadable: put it back ({error})") from error
     if identity.cluster != config.cluster:
         raise WrongDirectory(f"{directory} is of cluster {identity.cluster!r}, not {config.cluster!r}")
     if identity.node != config.node:
         raise WrongDirectory(f"{directory} is of node {identity.node}, not {config.node}")
-    if not store.is_dir() or not any(store.iterdir()):
+    if not any((store / name).exists() for name in STORE_FILES):  # A lock, or a new file system, is no store.
         raise WrongDirectory(
             f"{store} is gone: put it back, or empty {directory} and make it with --format --replaces"
         )

@@ -104,7 +104,7 @@ def decode_request(letter: Buffer) -> tuple[int, Request, memoryview]:
     envelope, attachment = opened(letter)
     try:
         request: _Request = _decode_request(envelope)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadLetter(f"no request: {error}") from error
     if len(attachment) and not isinstance(request.content, Propose):
         raise BadLetter(f"{len(attachment)} bytes are attached that nothing speaks of")
@@ -120,7 +120,7 @@ def decode_answer(letter: Buffer) -> tuple[int, Answer, memoryview]:
     envelope, attachment = opened(letter)
     try:
         answer: _Answer = _decode_answer(envelope)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadLetter(f"no answer: {error}") from error
     return answer.number, answer.content, attachment
 

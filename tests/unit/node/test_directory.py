@@ -74,3 +74,15 @@ def test_an_unreadable_identity_is_refused(tmp_path: Path) -> None:
     (tmp_path / "n1" / IDENTITY_FILE).write_bytes(b"{}")
     with pytest.raises(WrongDirectory, match="unreadable"):
         read_identity(config)
+
+
+@pytest.mark.parametrize("left", ["lock", "lost+found"])
+def test_a_store_of_which_only_a_lock_or_a_new_file_system_is_left_is_gone(tmp_path: Path, left: str) -> None:
+    config = config_of(tmp_path / "n1")
+    format_directory(config, replaces=False, rng=Random(1))
+    store = tmp_path / "n1" / "store"
+    shutil.rmtree(store)
+    store.mkdir()
+    (store / left).mkdir()
+    with pytest.raises(WrongDirectory, match="is gone"):
+        read_identity(config)
