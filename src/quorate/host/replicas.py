@@ -18,6 +18,10 @@ from quorate.storage.store import RecoveredLog
 Answer = Callable[[Reply], None]
 
 
+PROTOCOLS = {"raft": raft.Replica}
+"""How copies can agree; the other rooms join when they stand."""
+
+
 class ReplicaRecord(msgspec.Struct, frozen=True, gc=False):
     """Everything about a replica that is not its log, as it is saved: small, and saved as one."""
 
@@ -70,9 +74,9 @@ class Hosted:
     def __init__(self, partition: Partition, record: ReplicaRecord, tuning: raft.Tuning, rng: Random) -> None:
         self.partition = partition
         self.record = record
-        self.replica = raft.Replica(
-            raft.Config(record.me, record.voters, record.learners, tuning), Random(rng.getrandbits(64))
-        )
+        room = PROTOCOLS[record.protocol]
+        config = raft.Config(record.me, record.voters, record.learners, tuning)
+        self.replica = room(config, Random(rng.getrandbits(64)))
         self.machine = Tally()
         self.applied = NOWHERE
         """The last entry that the machine has settled, and the checksum of its frame."""
