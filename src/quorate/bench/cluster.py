@@ -41,7 +41,7 @@ class _Plan(msgspec.Struct, frozen=True):
     """Of load before, between and after the kills."""
 
 
-FULL = _Plan(repetitions=3, seconds=2.0, kill_seconds=3.0)
+FULL = _Plan(repetitions=3, seconds=1.5, kill_seconds=2.0)
 QUICK = _Plan(repetitions=1, seconds=0.5, kill_seconds=1.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -194,9 +195,10 @@ def sum_up(out: Console, totals: Totals, mutant: Mutant, caught: Caught | None, 
         out.print(f"   The bug we planted was caught {world}.")
     else:
         out.print(f"   [red]The bug we planted, {mutant.name}, was not caught.[/red]")
+    command = "quorate" if shutil.which("quorate") else ".venv/bin/quorate"
     out.print(
         "\n   Go on with:\n"
-        "     quorate sim raft --seed 7 --trace      one world, line by line\n"
-        "     quorate mutants                        every known bug, planted and caught\n"
-        "     quorate bench wal                      the log beside this machine's disk\n"
+        f"     {command} sim raft --seed 7 --trace     one world, line by line\n"
+        f"     {command} mutants                       every known bug, planted and caught\n"
+        f"     {command} bench wal --quick             the log beside this machine's disk\n"
     )

@@ -7,6 +7,7 @@ so that `quorate --help` answers at once.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -75,6 +76,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
+    # A polite end (timeout, a supervisor) cleans up like any other: temporary directories can be large.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()

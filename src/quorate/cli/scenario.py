@@ -24,20 +24,25 @@ def register(app: typer.Typer) -> None:
 
 
 def scenario(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenario files.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Scenario files, or directories of them.")
+    ],
     rewrite: Annotated[
         bool,
         typer.Option("--rewrite", help="Write traces that differ into the files; read the diff afterwards."),
     ] = False,
 ) -> None:
     """Play scenarios, and say with file and line where the world was not as they expect."""
+    found: list[Path] = []
     for file in files:
-        if file.is_dir():
-            raise WrongUsage(f"{str(file)!r} is a directory; name the files in it, as in {file}/*.txt")
+        inside = sorted(file.rglob("*.txt")) if file.is_dir() else [file]
+        if not inside:
+            raise WrongUsage(f"there is no scenario (*.txt) in the directory {str(file)!r}")
         if not file.exists():
             raise WrongUsage(
-                f"there is no file {str(file)!r}; scenarios of this project are in tests/scenarios"
+                f"there is no file {str(file)!r}; scenarios of this project are in tests/scenarios/raft"
             )
+        found += inside
     from quorate.sim.scenario import run_files
 
-    raise typer.Exit(run_files(files, rewrite=rewrite))
+    raise typer.Exit(run_files(found, rewrite=rewrite))

@@ -171,7 +171,7 @@ class SegmentCheck:
         """Whether a frame is there that belongs: None if so, 0 if not, or bytes needed to tell."""
         available = len(content)
         if found + FRAME_HEAD_BYTES > available:
-            return 0 if short else FRAME_HEAD_BYTES
+            return 0 if short or at + found + FRAME_HEAD_BYTES > self._end else FRAME_HEAD_BYTES
         try:
             head = parse_head(content, found, self._partition)
         except DamagedFrame:

@@ -5,8 +5,8 @@ vouches for it (`marks.a`, `marks.b`). Each has two files that are used in turn.
 them; it starts with a checkpoint round that repeats everything worth knowing, so that what came before it
 is not needed any more.
 
-A round is a header (magic 4 · version 1 · starts 1 · padding 2 · generation 8 · sequence 8 · length 4 · span 4 · count 4 ·
-body crc 4 · previous header's crc 4 · header crc 4) and a body of records. `span` is the distance to the next
+A round is a header (magic 4 · version 1 · starts 1 · padding 2 · generation 8 · sequence 8 · length 4 · span 4 ·
+count 4 · body crc 4 · previous header's crc 4 · header crc 4) and a body of records. `span` is the distance to the next
 round. Sequences rise by one within a generation, and never repeat in the life of a store.
 """
 

@@ -18,12 +18,9 @@ import msgspec
 from quorate.core.entry import NOWHERE, STICKY_CONTROLS, EntryId, Header, Kind, Partition, Span
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
 from quorate.storage.index import SparseIndex
-from quorate.storage.records import OPEN, Fault, Flushed, Segment, View, item_bytes
+from quorate.storage.records import OPEN, Fault, Flushed, Item, Segment, View, item_bytes
 from quorate.storage.segment import directory_of, segment_file
 from quorate.storage.settings import StoreSettings
-
-Item = tuple[Frame, int, int, int, bool]
-"""An entry with its place: frame, segment, position, cuts, and whether it went straight to its segment."""
 
 NO_SEGMENT = -1
 _MAX_TIMESTAMP = struct.Struct(">q")
@@ -348,11 +345,10 @@ class Log:
             items[:] = kept
         return forgotten
 
-    def whole_again(self, frame: Frame, segment: int, position: int) -> int:
+    def whole_again(self, item: Item) -> int:
         """A repaired entry is flushed in its place. Among entries that only the journal holds it is like one
-        that went around the journal; a control entry never does. Bytes that the journal has to carry for it."""
-        large = frame.header.kind != Kind.CONTROL
-        item = (without_payload(frame) if large else frame, segment, position, self.cuts, large)
+        that went around the journal. Bytes that the journal has to carry for it."""
+        frame = item[0]
         waiting = self.writing if self.writing and item[1:3] < self.writing[-1][1:3] else self.lazy
         if frame.header.offset <= self.flushed().id.offset or item in waiting:
             return 0
@@ -538,6 +534,12 @@ def with_fault(faulty: tuple[Fault, ...], fault: Fault) -> tuple[Fault, ...]:
         last.next_position,
     )
     return tuple(sorted((*kept, merged), key=lambda other: other.before.offset))
+
+
+def item_in_place(frame: Frame, segment: int, position: int, cuts: int) -> Item:
+    """An entry that is in its segment already. Control entries keep their payload: it says what they are."""
+    large = frame.header.kind != Kind.CONTROL
+    return without_payload(frame) if large else frame, segment, position, cuts, large
 
 
 def without_payload(frame: Frame) -> Frame:

@@ -23,8 +23,8 @@ from quorate.storage.frame import (
     parse_head,
 )
 from quorate.storage.index import SparseIndex
-from quorate.storage.log import Item, Log
-from quorate.storage.records import OPEN, Fault
+from quorate.storage.log import Log
+from quorate.storage.records import OPEN, Fault, Item
 from quorate.storage.segment import FOOTER_BYTES_MAX, DamagedFooter, parse_footer
 from quorate.storage.shared import LANE_CHECK, LANE_READ, Shared
 

@@ -39,6 +39,10 @@ COPY_BYTES = RECORD_HEADER_BYTES + _COPY.size
 """What marks as such, each single one, and a copy beside its content take in a round."""
 
 
+Item = tuple[Frame, int, int, int, bool]
+"""An entry with its place: frame, segment, position, cuts, and whether it went straight to its segment."""
+
+
 class Type(IntEnum):
     META = 1
     CHECKPOINT = 2
@@ -51,6 +55,7 @@ class Type(IntEnum):
     DELETE = 9
     MARKS = 10
     COPY = 11
+    REPAIRED = 12
 
 
 COPIED = (Type.CUT, Type.STATE, Type.BASE, Type.CREATE, Type.DELETE)
@@ -59,7 +64,9 @@ COPIED = (Type.CUT, Type.STATE, Type.BASE, Type.CREATE, Type.DELETE)
 # mypy and the loops below are both happier with plain numbers.
 META, CHECKPOINT, ENTRY, LARGE = int(Type.META), int(Type.CHECKPOINT), int(Type.ENTRY), int(Type.LARGE)
 CUT, STATE, BASE, CREATE = int(Type.CUT), int(Type.STATE), int(Type.BASE), int(Type.CREATE)
-DELETE, MARKS, COPY = int(Type.DELETE), int(Type.MARKS), int(Type.COPY)
+DELETE, MARKS, COPY, REPAIRED = int(Type.DELETE), int(Type.MARKS), int(Type.COPY), int(Type.REPAIRED)
+ENTRIES = (ENTRY, LARGE, REPAIRED)
+"""Records of entries. All but the first leave the payload to the segment."""
 
 
 OPEN = -1
@@ -224,20 +231,12 @@ def pack_record(record_type: int, sequence: int, ordinal: int, body: bytes) -> b
     return b"".join((prefix, _CRC.pack(crc32c(body, crc32c(prefix))), body))
 
 
-def pack_entry(
-    into: list[Buffer],
-    sequence: int,
-    ordinal: int,
-    frame: Frame,
-    segment: int,
-    position: int,
-    cuts: int,
-    large: bool,
-) -> None:
+def pack_entry(into: list[Buffer], kind: int, sequence: int, ordinal: int, item: Item) -> None:
     """The record of an entry, as buffers. Its checksum binds the frame's, which covers all the rest."""
+    frame, segment, position, cuts, large = item
     prefix = _ENTRY_HEADER.pack(
         RECORD_MAGIC,
-        LARGE if large else ENTRY,
+        kind,
         FORMAT_VERSION,
         PLACE.size + FRAME_HEAD_BYTES + (0 if large else frame.header.size),
         sequence,
@@ -254,7 +253,7 @@ def pack_entry(
         into.append(frame.payload)
 
 
-def item_bytes(item: tuple[Frame, int, int, int, bool]) -> int:
+def item_bytes(item: Item) -> int:
     """What an entry takes in a round."""
     return ENTRY_OVERHEAD + FRAME_HEAD_BYTES + (0 if item[4] else item[0].header.size)
 
@@ -302,11 +301,11 @@ def unpack_copy(body: Buffer) -> Record:
 
 
 def unpack_entry(record: Record, partition: Partition | None = None) -> tuple[Frame, int, int, int]:
-    """(frame, segment, position, cuts). Of a LARGE record the frame comes without its payload."""
+    """(frame, segment, position, cuts). What is in its segment comes without its payload."""
     segment, position, cuts = PLACE.unpack_from(record.body)
     try:
         frame = parse_head(record.body, PLACE.size, partition)
-        if record.type == ENTRY:
+        if len(record.body) > PLACE.size + FRAME_HEAD_BYTES:
             # A copy, so that an entry that is kept does not keep the whole journal in memory.
             frame = attach(frame, bytes(record.body[PLACE.size + FRAME_HEAD_BYTES :]))
     except DamagedFrame as error:
@@ -323,7 +322,7 @@ def parse_record(buffer: memoryview, at: int) -> tuple[Record, int]:
     if magic != RECORD_MAGIC or version != FORMAT_VERSION or length > len(buffer) - start:
         raise DamagedRecord("no record starts here")
     body = buffer[start : start + length]
-    if record_type in (ENTRY, LARGE):
+    if record_type in ENTRIES:
         if length < PLACE.size + FRAME_HEAD_BYTES:
             raise DamagedRecord("too few bytes for an entry")
         checksum = _CRC.unpack_from(body, PLACE.size + FRAME_HEAD_BYTES - 4)[0]
@@ -358,7 +357,7 @@ def salvage(content: bytes, start: int, end: int, *, after: int, upto: int) -> I
         if after < _HEADER.unpack_from(content, at)[4] <= upto:
             try:
                 record, following = parse_record(view, at)
-                if record.type in (ENTRY, LARGE):
+                if record.type in ENTRIES:
                     unpack_entry(record)  # Its payload is not covered by the record's own checksum.
                 yield record
             except DamagedRecord:

@@ -24,7 +24,7 @@ from quorate.storage.disk import (
 from quorate.storage.errors import DamagedStore, ForeignDirectory
 from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse, parse_head
 from quorate.storage.generations import Generation, choose
-from quorate.storage.log import NO_SEGMENT, Log
+from quorate.storage.log import NO_SEGMENT, Log, item_in_place
 from quorate.storage.reading import headers_now
 from quorate.storage.records import (
     BASE,
@@ -36,6 +36,7 @@ from quorate.storage.records import (
     MARKS,
     DamagedRecord,
     Fault,
+    Item,
     Mark,
     Record,
     decode_body,
@@ -282,18 +283,16 @@ class Recovery:
         """What the journal lost may be in the segment; but only the whole span proves that it is the right one."""
         before = log.view()
         writes: list[Operation] = []
-        filled: list[tuple[Frame, int, int]] = []
+        filled: list[Item] = []
         missing: Fault | None = fault
         while missing is not None:
-            frame = self._frame_at(log, missing.segment, missing.position) or self._frame_at(
-                log, missing.before.offset + 1, 0
-            )
-            place = log.repair(frame) if frame is not None else None
-            if frame is None or place is None:
+            found = self._first_of(log, missing)
+            if found is None:
                 log.become(before)
                 return
-            writes.append(Write(log.file(place[0]), place[1], (frame.head, frame.payload)))
-            filled.append((frame, *place))
+            frame, segment, position = found
+            writes.append(Write(log.file(segment), position, (frame.head, frame.payload)))
+            filled.append(item_in_place(frame, segment, position, log.cuts))
             missing = next((other for other in log.faulty if other.last == fault.last), None)
         try:
             self._disk.run_now(writes)
@@ -301,8 +300,21 @@ class Recovery:
             log.become(before)
             return
         self._rewrites += writes
-        for frame, segment, position in filled:
-            log.whole_again(frame, segment, position)
+        for item in filled:
+            log.whole_again(item)
+
+    def _first_of(self, log: Log, fault: Fault) -> tuple[Frame, int, int] | None:
+        """The first entry of a span, from where it may be, and its place; stale ones do not fit."""
+        offset = fault.before.offset + 1
+        places = [(fault.segment, fault.position), (offset, 0)]
+        if any(segment.base == offset for segment in log.segments):
+            places.reverse()
+        for place in places:
+            frame = self._frame_at(log, *place)
+            fitting = log.repair(frame) if frame is not None else None
+            if frame is not None and fitting is not None:
+                return frame, *fitting
+        return None
 
     def _frame_at(self, log: Log, segment: int, position: int) -> Frame | None:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 from quorate.core.entry import EntryId, Partition
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
 from quorate.storage.index import SparseIndex
-from quorate.storage.log import NO_SEGMENT, Log, with_fault
+from quorate.storage.log import NO_SEGMENT, Log, item_in_place, with_fault
 from quorate.storage.records import (
     BASE,
     CREATE,
@@ -21,6 +21,7 @@ from quorate.storage.records import (
     DELETE,
     ENTRY,
     LARGE,
+    REPAIRED,
     STATE,
     Base,
     Checkpoint,
@@ -133,6 +134,9 @@ class Replay:
         if record.type in (ENTRY, LARGE):
             self._entry(record)
             return
+        if record.type == REPAIRED:
+            self._repaired(record)
+            return
         if record.type == DELETE:
             partition = Partition(decode_body(DELETE, record.body).partition)
             gone = self.logs.pop(partition, None)
@@ -166,6 +170,13 @@ class Replay:
             self._bring_to(replayed, frame.prev, frame.prev_checksum, segment, position, cuts)
         log.push(frame, segment, position)
         log.lazy.append((frame, segment, position, cuts, record.type == LARGE))
+
+    def _repaired(self, record: Record) -> None:
+        """An entry came from a peer, and was flushed in its place."""
+        frame, segment, position, cuts = unpack_entry(record)
+        replayed = self.logs.get(frame.partition)
+        if replayed is not None and replayed.log.repair(frame) is not None:
+            replayed.log.whole_again(item_in_place(frame, segment, position, cuts))
 
     def _cut(self, cut: Cut) -> None:
         replayed = self.logs.get(Partition(cut.partition)) or self._lost(Partition(cut.partition))

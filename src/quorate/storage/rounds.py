@@ -20,6 +20,7 @@ from quorate.storage.records import (
     COPY,
     COPY_BYTES,
     DELETE,
+    ENTRIES,
     ENTRY,
     ENTRY_OVERHEAD,
     LARGE,
@@ -27,6 +28,7 @@ from quorate.storage.records import (
     MARKS,
     MARKS_BYTES,
     RECORD_HEADER_BYTES,
+    REPAIRED,
     Record,
     View,
     pack_copy,
@@ -283,9 +285,8 @@ class Rounds:
             buffers.append(pack_record(COPY, sequence, ordinal, pack_copy(record)))
             ordinal += 1
         for kind, _, what, _ in batch.orders:
-            if kind == ENTRY or kind == LARGE:
-                frame, segment, position, cuts, large = what
-                pack_entry(buffers, sequence, ordinal, frame, segment, position, cuts, large)
+            if kind in ENTRIES:
+                pack_entry(buffers, kind, sequence, ordinal, what)
             else:
                 buffers.append(pack_record(kind, sequence, ordinal, what))
             ordinal += 1
@@ -366,6 +367,8 @@ class Rounds:
                 frame, segment, position, cuts, _ = what
                 log.lazy.append((without_payload(frame), segment, position, cuts, True))
                 added += _ENTRY_BYTES
+            elif kind == REPAIRED:
+                added += log.whole_again(what)
             elif kept is not None:
                 added -= log.forget_outside(*kept)
         self._shared.lazy_bytes += added

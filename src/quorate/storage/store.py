@@ -17,9 +17,9 @@ import msgspec
 from quorate import batch as batches
 from quorate.core.entry import EntryId, Header, Kind, Partition, Snapshot, Span
 from quorate.storage.check import check_now
-from quorate.storage.disk import Buffer, Disk, DiskFull, FlushDirectory, Operation, Unlink, Write
+from quorate.storage.disk import Buffer, Disk, DiskFull, Flush, FlushDirectory, Operation, Unlink, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame, build, control_payload
-from quorate.storage.log import Log
+from quorate.storage.log import Log, item_in_place
 from quorate.storage.places import locate
 from quorate.storage.reading import Reader
 from quorate.storage.records import (
@@ -30,13 +30,16 @@ from quorate.storage.records import (
     ENTRY,
     ENTRY_OVERHEAD,
     LARGE,
+    REPAIRED,
     STATE,
     Base,
     Create,
     Cut,
     Delete,
+    Item,
     State,
     encode_body,
+    item_bytes,
 )
 from quorate.storage.recovery import RecoveredLog, Recovery
 from quorate.storage.rounds import DISK_FULL, Rounds
@@ -299,7 +302,7 @@ class Store:
         batch = self._rounds.batch(log, direct=True)
         before = log.view()
         writes = []
-        places: list[tuple[Frame, int, int]] = []
+        orders: list[tuple[int, Log, Item, None]] = []
         for frame in frames:
             place = log.repair(frame)
             if place is None:
@@ -307,16 +310,14 @@ class Store:
                 self._rounds.refuse(log, io, f"chain broken: {frame} fits no faulty span of {log}")
                 return
             writes.append(Write(log.file(place[0]), place[1], (frame.head, frame.payload)))
-            places.append((frame, *place))
-        batch.after.append((log, lambda: self._repaired(log, places)))
+            orders.append((REPAIRED, log, item_in_place(frame, *place, log.cuts), None))
+        # Flushed before the journal says so; and the file itself may have been what was lost.
+        files = tuple(dict.fromkeys(write.file for write in writes))
         batch.before += [(log, write) for write in writes]
-        batch.files += [(log, write.file) for write in writes]
-        batch.directories.append((log, log.directory))  # The file itself may have been what was lost.
+        batch.before += [(log, Flush(files)), (log, FlushDirectory(log.directory))]
+        batch.orders += orders
+        batch.size += sum(item_bytes(order[2]) for order in orders)
         batch.add(log, io)
-
-    def _repaired(self, log: Log, places: list[tuple[Frame, int, int]]) -> None:
-        for frame, segment, position in places:
-            self._shared.lazy_bytes += log.whole_again(frame, segment, position)
 
     # --- state and snapshots ---
 

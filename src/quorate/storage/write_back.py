@@ -22,15 +22,18 @@ from quorate.storage.disk import (
 )
 from quorate.storage.index import SparseIndex
 from quorate.storage.journal import Journal, Round
-from quorate.storage.log import Item, Log
+from quorate.storage.log import Log
 from quorate.storage.records import (
     CHECKPOINT,
     COPY,
+    ENTRY,
+    LARGE,
     MARKS,
     META,
     OPEN,
     RECORD_HEADER_BYTES,
     Checkpoint,
+    Item,
     Meta,
     encode_body,
     item_bytes,
@@ -309,8 +312,8 @@ class WriteBack:
             count = len(bodies) + 1
             content = list(buffers)
             if place.name == shared.journal.name:
-                for at, (frame, segment, position, cuts, large) in enumerate(carried, count):
-                    pack_entry(content, sequence, at, frame, segment, position, cuts, large)
+                for at, item in enumerate(carried, count):
+                    pack_entry(content, LARGE if item[4] else ENTRY, sequence, at, item)
                 count += len(carried)
             if self.sizes.get(place.file) != size:
                 operations.append(Allocate(place.file, size))
