@@ -71,21 +71,25 @@ def examine(rest: Rest, files: Files) -> World:
     """Open the damaged files, and compare with what must be there; let peers repair; compare again."""
     world = World(0, rest.settings, files)
     world.open()
+    whole = []
     for partition in PARTITIONS:
         picture = rest.pictures[partition]
         assert (partition in world.store.partitions()) == picture.exists
-        if picture.exists:
-            compare(world, partition, picture, world.store.recovered(partition))
-            world.check(partition)
-            read_all(world, partition, picture)
-            repair(world, partition, picture, rest.written[partition])
+        recovered = world.store.recovered(partition) if picture.exists else None
+        if recovered is None or (recovered.state_damaged and recovered.base != picture.base):
+            continue  # A replica that does not count, and will be sent a snapshot.
+        compare(world, partition, picture, recovered)
+        world.check(partition)
+        read_all(world, partition, picture)
+        repair(world, partition, picture, rest.written[partition])
+        whole.append(partition)
     world.reopen()
-    for partition in PARTITIONS:
-        if rest.pictures[partition].exists:
-            recovered = world.store.recovered(partition)
-            assert not recovered.faulty
-            compare(world, partition, rest.pictures[partition], recovered)
-            assert not world.check(partition)
+    for partition in whole:
+        recovered = world.store.recovered(partition)
+        assert not recovered.faulty
+        assert not recovered.state_damaged
+        compare(world, partition, rest.pictures[partition], recovered)
+        assert not world.check(partition)
     return world
 
 

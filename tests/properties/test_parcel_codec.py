@@ -83,9 +83,7 @@ def parcels(draw: st.DrawFn) -> Parcel:
     frames = chain(partition, values, epoch=epoch, offset=draw(st.integers(0, 2**40)))
     headers = tuple(frame.header for frame in frames)
     if what == "entries":
-        return Parcel(
-            partition, sender, messages.AppendEntries(epoch, frames[0].prev, 5, headers), frames
-        )
+        return Parcel(partition, sender, messages.AppendEntries(epoch, frames[0].prev, 5, headers), frames)
     span = Span(frames[0].prev, frames[-1].header.id)
     return Parcel(partition, sender, messages.HaveEntries(epoch, span, headers), frames)
 

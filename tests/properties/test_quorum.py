@@ -27,9 +27,7 @@ def dumb_majorities(ensemble: tuple[Member, ...]) -> list[set[Member]]:
 
 def dumb_offset(reached: dict[Member, int], ensemble: tuple[Member, ...]) -> int:
     """The highest offset that every member of some majority has."""
-    return max(
-        min(reached.get(member, -1) for member in majority) for majority in dumb_majorities(ensemble)
-    )
+    return max(min(reached.get(member, -1) for member in majority) for majority in dumb_majorities(ensemble))
 
 
 @given(st.sets(members), ensembles)

@@ -46,11 +46,12 @@ def demo(
         float, typer.Option(metavar="S", min=1.0, max=3600.0, help="How long worlds are made for.")
     ] = SECONDS,
     story: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help=f"Where the picture goes. [default: out/{STORY}]")
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Where the picture goes.", show_default=f"out/{STORY}"),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=256, help="Processes. [default: one per core, at most 2]"),
+        typer.Option(metavar="N", min=1, max=256, help="Processes.", show_default="one per core, at most 2"),
     ] = None,
 ) -> None:
     """Show what Quorate is about: raft under every kind of fault, and proof that its checks bite."""

@@ -6,6 +6,7 @@ so that `quorate --help` answers at once.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -18,8 +19,8 @@ from quorate import __version__
 from quorate.cli import bench, demo, mutants, scenario, sim
 from quorate.cli.wrong import WrongUsage, in_one_line
 
-WRONG_USAGE, INTERRUPTED, READER_LEFT = 2, 130, 141
-"""The last two as a shell reports a process that SIGINT or SIGPIPE ended."""
+WRONG_USAGE, INTERRUPTED, READER_LEFT, ENDED = 2, 130, 141, 143
+"""The last three as a shell reports a process that SIGINT, SIGPIPE or SIGTERM ended."""
 
 STDOUT = 1
 
@@ -66,8 +67,11 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as wrong:
         _complain(_with_pointer(wrong))
         return WRONG_USAGE
-    except (BrokenPipeError, SystemExit):  # typer turns the one into the other
-        return _quietly()
+    except (BrokenPipeError, SystemExit) as ended:  # typer turns the one into the other
+        return ENDED if isinstance(ended, SystemExit) and ended.code == ENDED else _quietly()
+    except OSError as error:  # A full disk, a name that is too long, a place that may not be written.
+        _complain(f"{error.filename or 'the output'}: {error.strerror or error}; choose another place")
+        return WRONG_USAGE
     except KeyboardInterrupt:
         status = INTERRUPTED
     if status == INTERRUPTED:
@@ -77,13 +81,28 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     # A polite end (timeout, a supervisor) cleans up like any other: temporary directories can be large.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))
+    _have_streams()
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         status = _quietly()
+    except OSError as error:
+        _complain(f"the output: {error.strerror}; choose another place")
+        _quietly()
+        status = WRONG_USAGE
     sys.exit(status)
+
+
+def _have_streams() -> None:
+    """Somebody may have closed them, or named a character set that cannot show what we say."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _complain(text: str) -> None:

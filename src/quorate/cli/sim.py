@@ -58,7 +58,7 @@ def sim(
     protocol: Annotated[str, typer.Argument(metavar="raft", help="How the copies agree.")],
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="FIRST:END", help=f"A range of worlds, END left out. [default: {SEEDS}]"),
+        typer.Option(metavar="FIRST:END", help="A range of worlds, END left out.", show_default=SEEDS),
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", min=0, help="One world.")] = None,
     faults: Annotated[str, typer.Option(metavar="NAMES", help="What goes wrong: see below.")] = "all",
@@ -76,7 +76,9 @@ def sim(
     shrink: Annotated[bool, typer.Option("--shrink", help="Make a failing seed's story shorter.")] = False,
     learners: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, max=3, help="Nodes that follow and do not vote. [default: drawn]"),
+        typer.Option(
+            metavar="N", min=0, max=3, help="Nodes that follow and do not vote.", show_default="drawn"
+        ),
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="0,3,…", help="Only these faults of the schedule; `none` for none.")
@@ -95,8 +97,8 @@ def sim(
         raise WrongUsage("--json and --trace cannot both have stdout; give --trace a file")
     check_writable(story)
     check_writable(Path(trace) if trace is not None and trace != STDOUT else None)
-    plans = make_plans(
-        chosen,
+    plan = make_plan(
+        chosen[0],
         protocol=protocol,
         faults=faults,
         nodes=nodes,
@@ -106,14 +108,17 @@ def sim(
         overrides=parse_settings(settings or []),
     )
     if trace is not None or story is not None or shrink:
-        failed = tell_one(plans[0], json=json, trace=trace, story=story, shrink=shrink)
+        failed = tell_one(plan, json=json, trace=trace, story=story, shrink=shrink)
     else:
-        failed = tell_many(plans, json=json, jobs=jobs)
+        failed = tell_many(plan, chosen, json=json, jobs=min(jobs, len(chosen)))
     if failed:
         raise typer.Exit(1)
 
 
 # ---- what was asked for ----
+
+DIGITS_MAX = 18
+SETTING_MAX = 10**12
 
 
 def chosen_seeds(seed: int | None, seeds: str | None, *, one: bool) -> range:
@@ -135,6 +140,8 @@ def parse_seeds(text: str) -> range:
     first, colon, end = text.partition(":")
     if not (first.isascii() and first.isdigit()) or (colon and not (end.isascii() and end.isdigit())):
         raise WrongUsage(f"{text!r} is no range of seeds; write FIRST:END, as in 0:500 (500 is left out)")
+    if len(first) > DIGITS_MAX or len(end) > DIGITS_MAX:
+        raise WrongUsage(f"a seed has at most {DIGITS_MAX} digits")
     chosen = range(int(first), int(end) if colon else int(first) + 1)
     if not chosen:
         raise WrongUsage(f"there is no seed in {text!r}; the end is left out and must be above the start")
@@ -147,7 +154,7 @@ def parse_only(text: str | None) -> tuple[int, ...] | None:
     if text == "none":
         return ()
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() for word in words):
+    if not all(word.isascii() and word.isdigit() and len(word) <= DIGITS_MAX for word in words):
         raise WrongUsage(f"--only {text!r}: write the places of faults in the schedule, as in 0,3,5, or none")
     return tuple(sorted({int(word) for word in words}))
 
@@ -159,17 +166,35 @@ def parse_settings(texts: list[str]) -> dict[str, int | float]:
         if not equals or not name:
             raise WrongUsage(f"--set {text!r}: write NAME=NUMBER, as in partitions_count=2")
         try:
-            settings[name] = int(value)
+            number = int(value) if value.isdigit() and len(value) <= DIGITS_MAX else float(value)
         except ValueError:
-            try:
-                settings[name] = float(value)
-            except ValueError:
-                raise WrongUsage(f"--set {text!r}: {value!r} is no number") from None
+            raise WrongUsage(f"--set {text!r}: {value!r} is no number") from None
+        if not 0 <= number <= SETTING_MAX:
+            raise WrongUsage(f"--set {name}: {value[:40]} is not between 0 and {SETTING_MAX:,}")
+        settings[name] = number
     return settings
 
 
-def make_plans(
-    seeds: range,
+def check_settings(seed: int, settings: dict[str, int | float]) -> None:
+    """Names that a run has, and numbers of the right kind."""
+    from quorate.sim.tunables import draw
+
+    drawn = draw(seed)
+    host = drawn.host
+    parts = (drawn, drawn.weather, drawn.disk, drawn.manners, host.store, host.raft, host.detector)
+    known = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
+    numbers = {name: usual for name, usual in known.items() if isinstance(usual, int | float)}
+    for name, value in settings.items():
+        if name not in numbers:
+            raise no_such("setting", name, sorted(numbers))
+        if isinstance(numbers[name], int) and not isinstance(value, int):
+            raise WrongUsage(f"--set {name}: {value} is not a whole number")
+    if settings.get("partitions_count") == 0:
+        raise WrongUsage("--set partitions_count: a world needs at least one partition")
+
+
+def make_plan(
+    seed: int,
     *,
     protocol: str,
     faults: str,
@@ -178,18 +203,16 @@ def make_plans(
     only: tuple[int, ...] | None,
     until: float | None,
     overrides: dict[str, int | float],
-) -> list[Plan]:
+) -> Plan:
     if protocol not in PROTOCOLS:
         raise no_such("protocol", protocol, PROTOCOLS)
-    from quorate.sim import tunables
     from quorate.sim.run import Plan
 
     profiles = parse_faults(faults)
-    try:
-        tunables.draw(seeds[0], overrides)
-    except ValueError as error:
-        raise WrongUsage(f"--set: {error}; src/quorate/sim/tunables.py lists them") from error
-    return [Plan(seed, protocol, profiles, nodes, learners, overrides, only, until) for seed in seeds]
+    check_settings(seed, overrides)
+    if until is not None and not until <= SETTING_MAX:
+        raise WrongUsage(f"--until {until}: virtual seconds, at most {SETTING_MAX:,}")
+    return Plan(seed, protocol, profiles, nodes, learners, overrides, only, until)
 
 
 def parse_faults(text: str) -> tuple[str, ...]:
@@ -200,7 +223,7 @@ def parse_faults(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise no_such("kind of fault", name, known)
-    if not names:
+    if not names or (len(names) > 1 and "none" in names):
         raise WrongUsage("--faults names nothing; write all, none, or names with commas between")
     return parse_profiles(text if names != ["none"] else "none")
 
@@ -208,18 +231,20 @@ def parse_faults(text: str) -> tuple[str, ...]:
 # ---- many worlds ----
 
 
-def tell_many(plans: list[Plan], *, json: bool, jobs: int) -> bool:
-    """True if something was violated."""
+def tell_many(plan: Plan, seeds: range, *, json: bool, jobs: int) -> bool:
+    """True if something was violated in a world like this of any of these seeds."""
+    from msgspec.structs import replace
+
     from quorate.cli.sweep import verdicts
     from quorate.cli.worlds import Totals, of_seeds, show, summary, watched
 
-    faults = "every kind of fault" if plans[0].faults == parse_faults("all") else ", ".join(plans[0].faults)
+    faults = "every kind of fault" if plan.faults == parse_faults("all") else ", ".join(plan.faults)
     say.progress_line(
-        f"{plans[0].protocol} on {plans[0].nodes} nodes, seeds {plans[0].seed} to {plans[-1].seed}, "
-        f"under {faults or 'no faults'}"
+        f"{plan.protocol} on {plan.nodes} nodes, seeds {seeds[0]} to {seeds[-1]}, under {faults or 'no faults'}"
     )
-    totals = Totals(plans[0].protocol)
-    watched(verdicts(plans, jobs), totals, of_seeds(len(plans)))
+    totals = Totals(plan.protocol)
+    plans = (replace(plan, seed=seed) for seed in seeds)
+    watched(verdicts(plans, jobs), totals, of_seeds(len(seeds)))
     found = totals.finish()
     if json:
         say.print_json(found)

@@ -112,10 +112,14 @@ def _plain(verdicts: Iterable[Verdict], totals: Totals, progressed: Progressed) 
 
 
 def _so_far(totals: Totals) -> str:
-    found = len(totals.sum.violations)
-    violations = f"{found} violation{'s' if found != 1 else ''}"
-    rate = f"{totals.sum.events_per_second:,.0f}/s"
-    return f"{totals.sum.seeds:,} worlds, {totals.sum.events:,} events ({rate}), {violations}"
+    found = totals.sum
+    rate = f"{found.events_per_second:,.0f}/s"
+    worlds, violations = counted(found.seeds, "world"), counted(len(found.violations), "violation")
+    return f"{worlds}, {found.events:,} events ({rate}), {violations}"
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 # ---- the end of it ----
@@ -157,9 +161,8 @@ def show_violations(violations: list[Violation], out: Console, *, shrunk: bool) 
 
 def summary(totals: Totals) -> str:
     found = totals.sum
-    count = len(found.violations)
-    verdict = "nothing was violated" if not count else f"{count:,} violation{'s' if count > 1 else ''}"
+    verdict = counted(len(found.violations), "violation") if found.violations else "nothing was violated"
     return (
-        f"{found.protocol}: {found.seeds:,} world{'s' if found.seeds != 1 else ''}, {found.events:,} events "
-        f"in {say.duration(totals.taken)} ({found.events_per_second:,.0f} events/s): {verdict}"
+        f"{found.protocol}: {counted(found.seeds, 'world')}, {found.events:,} events in "
+        f"{say.duration(totals.taken)} ({found.events_per_second:,.0f} events/s): {verdict}"
     )

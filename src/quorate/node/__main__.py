@@ -38,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--replaces", action="store_true", help="with --format: the old directory is lost")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input is closed")
     chosen = parser.parse_args(arguments)
+    if not __debug__:
+        parser.error("a node does not run without its assertions; start python without -O and PYTHONOPTIMIZE")
     try:
         config = load_config(chosen.config)
         if chosen.format:

@@ -29,8 +29,10 @@ from quorate.storage.frame import FRAME_PAYLOAD_MAX, Frame
 if TYPE_CHECKING:
     from quorate.node.node import Node
 
-DOORS_COUNT_MAX = 500
-"""Connections beyond this many are closed at once: descriptors are needed for files, too."""
+CLIENTS_COUNT_MAX = 500
+"""Clients beyond this many are turned away: descriptors are needed for files, too."""
+DOORS_COUNT_MAX = CLIENTS_COUNT_MAX + 100
+"""Room beyond that is for peers, and for those who have not said who they are yet; these have little time."""
 FETCH_BYTES_MAX = 4 << 20
 UNANSWERED_COUNT_MAX = 10_000
 """A client with more requests under way than this is not listened to until some are answered."""
@@ -44,6 +46,7 @@ class Door(Letters):
     def __init__(self, node: Node) -> None:
         super().__init__()
         self.visitor = "somebody"
+        self.is_client = False
         self._node = node
         self._take: Callable[[Buffer], None] = self._greet
         self._peer = 0
@@ -94,6 +97,7 @@ class Door(Letters):
         self._peer = greeting.node
         self.visitor = f"node {greeting.node}" if greeting.node else "a client"
         self._take = self._take_parcel if greeting.node else self._take_request
+        self.is_client = not greeting.node
         self.letter_bytes_max = LETTER_BYTES_MAX
         if greeting.node:
             self._node.forget_older(self, greeting.node)
@@ -108,6 +112,9 @@ class Door(Letters):
             return f"this is cluster {self._node.config.cluster!r}, not {greeting.cluster!r}"
         if greeting.to not in (0, self._node.id):
             return f"this is node {self._node.id}, not {greeting.to}"
+        clients_count = sum(door.is_client for door in self._node.doors)
+        if not greeting.node and clients_count >= CLIENTS_COUNT_MAX:
+            return f"node {self._node.id} has {clients_count} clients already; try another node, or later"
         if greeting.node and greeting.node not in self._node.config.peers:
             return f"node {greeting.node} is not a peer of node {self._node.id}"
         return ""

@@ -125,8 +125,16 @@ def decode_answer(letter: Buffer) -> tuple[int, Answer, memoryview]:
     return answer.number, answer.content, attachment
 
 
+BATCHES_COUNT_MAX = 4096
+"""More in one turn would keep the node from its heartbeats."""
+
+
 def attached_batches(request: Propose, attachment: memoryview) -> list[memoryview]:
     """The batches of a proposal, not looked at yet; raises BadLetter."""
+    if len(request.sizes) > BATCHES_COUNT_MAX:
+        raise BadLetter(
+            f"{len(request.sizes)} batches in one proposal, at most {BATCHES_COUNT_MAX} are taken"
+        )
     batches = []
     at = 0
     for size in request.sizes:

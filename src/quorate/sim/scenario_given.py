@@ -82,5 +82,5 @@ class _Deaf:
     def damaged(self, partition: Partition, span: Span) -> None:
         raise AssertionError(span)
 
-    def fatal_error(self, reason: str) -> None:
+    def fatal(self, reason: str) -> None:
         raise AssertionError(reason)

@@ -2,7 +2,8 @@
 
 A frame is intact if its header matches its checksum, names this partition, this offset and its predecessor's id
 and checksum, and its payload matches the header. Behind damage the next frame that stands in a chain of
-its own is searched; it names its predecessor, and so the damage has two ends (see `core.entry.Span`).
+its own is searched; it names its predecessor, and so the damage has two ends (see `core.entry.Span`). A chain that
+does not reach the segment's known end may be a block that lies in the wrong place, and is damage, too.
 
 This is also what the scrubber spends its time in, so the loop makes no objects for frames that are fine.
 """
@@ -73,6 +74,10 @@ class SegmentCheck:
                 self._next = fault.segment, fault.position
         self._searched = -1
         """Where the search for an intact frame has got to; -1 while all is well."""
+        self._damage: tuple[EntryId, int, int, int] | None = None
+        """The last intact entry before the first damage, its checksum, and where it ends."""
+        self._resumed: tuple[EntryId, int, int, int] | None = None
+        """The entry before the frame at which the last search ended, its checksum, and where that frame is."""
         self.faults: list[Fault] = []
         self.request: tuple[int, int] | None = None
         if self._position < self._end:
@@ -93,8 +98,12 @@ class SegmentCheck:
         if need:
             start = self._searched if self._searched >= 0 else self._position
             self.request = start, min(max(need, self._block), self._end - start)
-        elif self._searched >= 0:
-            self._found(self._last, self._next)
+        elif self._damage is not None:
+            # Found again, and unbroken from there to the end that is known; or nothing was found any more.
+            whole_from = self._resumed if self._searched < 0 else (*self._last, *self._next)
+            assert whole_from is not None
+            if whole_from[0].offset > self._damage[0].offset:
+                self.faults.append(Fault(*self._damage, *whole_from))
 
     def _follow(self, content: bytes, at: int, short: bool) -> int | None:
         """Go on while frames are intact. Bytes needed from `_position` on; 0 at the end; None at damage."""
@@ -147,6 +156,8 @@ class SegmentCheck:
         if need == 0 and (self._before, checksum) != self._last:
             need = None  # Intact frames, but not those that this segment is known to end with.
         if need is None or (need and short):
+            if self._damage is None:
+                self._damage = self._before, self._checksum, self._segment, position
             self._searched = position + 1
             return None
         return need
@@ -177,7 +188,8 @@ class SegmentCheck:
         except DamagedFrame:
             return 0
         following = found + head.size
-        if head.prev.offset <= self._before.offset or at + following > self._end:
+        assert self._damage is not None
+        if head.prev.offset <= self._damage[0].offset or at + following > self._end:
             return 0
         is_last = at + following == self._end
         wanted = head.size if is_last else head.size + FRAME_HEAD_BYTES
@@ -194,18 +206,10 @@ class SegmentCheck:
             return 0
         if not fits:
             return 0
-        position = self._searched
-        self._found((frame.prev, frame.prev_checksum), (self._segment, position))
-        self._position, self._before, self._checksum = position, frame.prev, frame.prev_checksum
-        return None
-
-    def _found(self, last: tuple[EntryId, int], following: tuple[int, int]) -> None:
-        """Damage ends with the entry `last`."""
-        if last[0].offset > self._before.offset:
-            self.faults.append(
-                Fault(self._before, self._checksum, self._segment, self._position, *last, *following)
-            )
+        self._resumed = frame.prev, frame.prev_checksum, self._segment, self._searched
+        self._before, self._checksum, _, self._position = self._resumed
         self._searched = -1
+        return None
 
 
 def _chained(content: bytes, frame: Frame, following: int) -> bool:

@@ -1,9 +1,10 @@
-"""Which generation of the journal to believe when a store is opened.
+"""Which generation of the journal to believe when a store is opened, and which files to write the next one to.
 
-The newest one, if it was finished: something was written behind its checkpoint, which happens only after that was
-flushed in both places. An unfinished one says nothing that the one before it does not say too, and may not be
-on the disk at all (after a failed flush, reads still see it), so then the one before it is taken, which nothing
-has overwritten yet.
+A generation is *finished* if anything was written behind its checkpoint: that happens only after the checkpoint
+was flushed in both places. An unfinished one says nothing that the one before it does not say too. It is believed
+if its checkpoint round is there to the last record, and the one before it otherwise. But it may not be on the disk
+at all (after a failed flush reads still see it, rule 5), so the next generation is written over it, and not over the
+one before it, which alone is certain to be there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class Generation(msgspec.Struct):
     """A generation with a whole checkpoint, and all that can be read behind it."""
 
     letter: str
+    spare: str
+    """The letter of the files that the next generation goes to."""
     number: int
     first: int
     """The sequence of its checkpoint round."""
@@ -95,6 +98,11 @@ class Half:
         return self.meta is not None and not self.missing
 
     @property
+    def complete(self) -> bool:
+        """Its checkpoint round is all there, with the entries that it carries over."""
+        return self.whole and self.journal.complete(self.first)
+
+    @property
     def finished(self) -> bool:
         return self.first > 0 and max(self.journal.last, self.marks.last) > self.first
 
@@ -107,18 +115,19 @@ def choose(disk: Disk) -> Generation:
     """The generation to go on from; raises DamagedStore if none can be believed."""
     halves = sorted((Half(disk, letter) for letter in LETTERS), key=lambda half: -half.number)
     newest, older = halves
-    chosen = newest
-    if not newest.whole or (not newest.finished and older.whole and _precedes(older, newest)):
-        chosen = older
-    if not chosen.whole or (newest.finished and chosen is not newest):
+    if newest.finished or newest.complete:
+        chosen = newest
+    else:
+        chosen = older if older.whole else newest
+    if not chosen.whole:
         lost = ", ".join(partition.hex() for partition in newest.missing[:3]) or "the start of the generation"
         raise DamagedStore(
-            f"the journal (journal.{newest.letter}) and its second copy (marks.{newest.letter}) are both damaged: "
-            f"{lost} cannot be read. Restore the directory from a backup, or wipe it and let the node join anew"
+            f"journal.{newest.letter} and its second copy, marks.{newest.letter}, are both damaged: {lost} "
+            "cannot be read. Restore the directory from a backup, or wipe it and let the node join anew"
         )
-    assert chosen.meta is not None
     return Generation(
         chosen.letter,
+        newest.letter if not newest.finished and older.whole else older.letter,
         chosen.number,
         chosen.first,
         chosen.checkpoints,
@@ -128,11 +137,6 @@ def choose(disk: Disk) -> Generation:
         last=max(max(half.journal.last, half.marks.last) for half in halves),
         cut_short=newest.cut_short or chosen.cut_short,
     )
-
-
-def _precedes(older: Half, newest: Half) -> bool:
-    """Whether nothing came between them: the first generation of a store has no other one before it."""
-    return older.number > 0 and newest.number > older.number
 
 
 def _read(disk: Disk, file: str) -> bytes:

@@ -6,8 +6,8 @@ them; it starts with a checkpoint round that repeats everything worth knowing, s
 is not needed any more.
 
 A round is a header (magic 4 · version 1 · starts 1 · padding 2 · generation 8 · sequence 8 · length 4 · span 4 ·
-count 4 · body crc 4 · previous header's crc 4 · header crc 4) and a body of records. `span` is the distance to the next
-round. Sequences rise by one within a generation, and never repeat in the life of a store.
+count 4 · body crc 4 · previous header's crc 4 · header crc 4) and a body of records. `span` is the distance
+to the next round. Sequences rise by one within a generation, and never repeat in the life of a store.
 """
 
 from __future__ import annotations

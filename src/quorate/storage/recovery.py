@@ -135,12 +135,12 @@ class Recovery:
             self._disk.run_now((*self._rewrites, Flush(files), *map(FlushDirectory, directories)))
         shared = self._shared
         shared.journal.generation = shared.marks.generation = generation.newest
-        letter = LETTERS[1 - LETTERS.index(generation.letter)]
+        letter = generation.spare
         # Above everything that was ever written or spoken of, readable or not.
         spoken_of = max((upto for _, upto, _ in _facts(generation)), default=0)
         self._new_generation(letter, max(generation.last, spoken_of) + 2)
         for place, size in ((shared.journal, shared.journal.size), (shared.marks, shared.marks.size)):
-            file = f"{place.name}.{generation.letter}"
+            file = f"{place.name}.{LETTERS[1 - LETTERS.index(letter)]}"
             if self._write_back.sizes.get(file) != size:
                 self._spare(file, size)
 

@@ -61,6 +61,16 @@ def test_an_interrupt_is_one_line_and_exit_code_130(
     assert capsys.readouterr().err == "quorate: interrupted\n"
 
 
+def test_a_polite_end_has_its_own_exit_code() -> None:
+    command = [*QUORATE, "sim", "raft", "--seeds", "0:100000", "--jobs", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stderr is not None
+        assert b"seeds 0 to 99999" in child.stderr.readline()
+        child.terminate()
+        assert child.wait(timeout=30) == 143
+        assert child.stderr.read() == b""
+
+
 def test_a_reader_that_leaves_is_no_reason_to_complain() -> None:
     with subprocess.Popen([*QUORATE, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None

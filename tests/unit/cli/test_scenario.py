@@ -16,7 +16,9 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.count("\n") == 1
 
 
-def test_a_directory_without_scenarios_is_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_directory_without_scenarios_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run(["scenario", str(tmp_path)]) == 2
     assert "there is no scenario" in capsys.readouterr().err
 
