@@ -3,8 +3,8 @@
 A generation is *finished* if anything was written behind its checkpoint: that happens only after the checkpoint
 was flushed in both places. An unfinished one says nothing that the one before it does not say too. It is believed
 if its checkpoint round is there to the last record, and the one before it otherwise. But it may not be on the disk
-at all (after a failed flush reads still see it, rule 5), so the next generation is written over it, and not over the
-one before it, which alone is certain to be there.
+at all (after a failed flush reads still see it, rule 5), so the next generation is written over it, and not over
+the one before it, which alone is certain to be there.
 """
 
 from __future__ import annotations
