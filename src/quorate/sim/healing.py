@@ -1,9 +1,9 @@
 """After the faults: everything heals, and the world must come to rest with nothing lost.
 
-In turn: every process runs; a fresh proposal settles on every partition; every byte is checked, so that
-hidden damage is found and repaired; all replicas of a partition, wiped ones too, become equal; idle groups
-fall silent; every request to a living node has been answered; and whatever was acknowledged is read back from
-every node.
+In turn: every process runs; a fresh proposal settles on every partition; every request to a living node is
+answered; every byte is checked, so that hidden damage is found and repaired; all replicas of a partition,
+wiped ones too, become equal; idle groups fall silent; and whatever was acknowledged is read back from every
+node.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Healing:
 
     def run(self) -> None:
         self._wait("no fresh proposal settles", self._proposals())
+        self._wait("requests stay unanswered", self.workload.unanswered)
         self._check_all()
         self._wait("copies do not become equal", self._unequal)
         self._wait("idle groups do not fall silent", self._noisy)
-        self._wait("requests stay unanswered", self.workload.unanswered)
         self._digests()
         self._read_everything()
 

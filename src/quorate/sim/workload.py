@@ -107,7 +107,7 @@ class Workload:
             client.rest()
 
     def close(self) -> None:
-        """No new proposals and reads; those that were made go on until they are answered or given up."""
+        """Nothing more is asked of any node; what was asked goes on until it is answered."""
         self.open = False
 
     def unanswered(self) -> list[str]:
@@ -183,6 +183,9 @@ class Client:
         proposal = attempt.proposal
         if attempt.given_up:
             return
+        if not self.workload.open:
+            self._again(attempt, leader=0)
+            return
         waiting = self.workload.waiting
         what = f"proposal {proposal.number} of p{proposal.partition}"
         waiting[attempt.number] = (attempt.node, self.world.life(attempt.node), what)
@@ -230,7 +233,10 @@ class Client:
         self.world.after(pause, self._retry, attempt)
 
     def _retry(self, attempt: Attempt) -> None:
-        self._attempt(attempt.proposal, attempt.tries + 1)
+        if self.workload.open:
+            self._attempt(attempt.proposal, attempt.tries + 1)
+        else:
+            self._refused(attempt)
 
     def _refused(self, attempt: Attempt) -> None:
         proposal = attempt.proposal
