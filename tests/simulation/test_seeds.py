@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from quorate.sim.faults import PROFILES
@@ -21,6 +23,15 @@ def expect_nothing_broken(total: Sum) -> None:
     lines = [f"{each.invariant}: {each.detail}\n  {each.reproduce}" for each in total.violations]
     assert not lines, "\n" + "\n".join(lines)
     assert total.acknowledged > 0, "a world in which nothing succeeds proves nothing"
+
+
+class Case(NamedTuple):
+    """A world that showed a bug once."""
+
+    seed: int
+    faults: str
+    overrides: dict[str, int]
+    nodes: int = 3
 
 
 @pytest.mark.parametrize("seeds", chunks(SAMPLE, CHUNK), ids=str)
@@ -49,6 +60,31 @@ def test_nothing_is_broken_in_worlds_of_another_size(nodes: int) -> None:
 @pytest.mark.behaviour("YB-5", "OR-16")
 def test_nothing_is_broken_with_learners() -> None:
     expect_nothing_broken(run_seeds(range(3), learners=2))
+
+
+ONCE_BROKEN = {
+    "a machine behind a snapshot was not fed on": Case(
+        172, "damage,crash,network,power", {"value_bytes_max": 10, "tail_bytes": 4096}
+    ),
+    "a check left out what waited for its segment": Case(
+        74_340, "damage,slow-disk", {"value_bytes_max": 100}, nodes=4
+    ),
+    "entries were removed while they were read": Case(94_695, "damage,pause,wipe,crash", {}, nodes=4),
+    "a machine was not fed on behind a repair": Case(16_773, "damage", {"tail_bytes": 65_536}),
+    "what was repaired was found damaged by an older read": Case(
+        61_580, "damage", {"value_bytes_max": 100, "tail_bytes": 65_536}
+    ),
+    "a frame in the place of another was read": Case(
+        59_250, "damage,clock,full-disk", {"value_bytes_max": 1, "tail_bytes": 65_536}, nodes=4
+    ),
+    "nobody had what was damaged": Case(201, "damage", {"value_bytes_max": 10, "tail_bytes": 0}),
+}
+
+
+@pytest.mark.parametrize("case", ONCE_BROKEN.values(), ids=ONCE_BROKEN.keys())
+def test_nothing_is_broken_where_something_was(case: Case) -> None:
+    total = run_seeds([case.seed], faults=case.faults, nodes=case.nodes, overrides=case.overrides)
+    expect_nothing_broken(total)
 
 
 @pytest.mark.proof

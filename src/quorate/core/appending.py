@@ -23,8 +23,8 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     """What fills the first faulty span, where the entries cover all of it."""
     verified: EntryId
     """The last entry now known to agree with the sender's log (OR-10)."""
-    gives_up: EntryId | None = None
-    """The end of a faulty span that the sender's log contradicts: cut, but owed until the log is past it."""
+    gives_up: Span | None = None
+    """What was lost here and is not what the sender has: the log ends before it, and what it held is owed."""
 
 
 def plan(log: LogView, prev: EntryId, headers: tuple[Header, ...]) -> Plan:
@@ -44,10 +44,9 @@ def plan(log: LogView, prev: EntryId, headers: tuple[Header, ...]) -> Plan:
         span = log.span_at(header.offset)
         if span is not None:
             inside.append(header)
-            if _contradicts(header, span):
-                # What was lost is not what the sender has: neither the span nor anything above it stands.
+            if contradicts(header.id, span) or header.last > span.last.offset:
                 first = index + 1 - len(inside)
-                return Plan(span.before, headers[first:], repair, verified, gives_up=log.head)
+                return Plan(None, headers[first:], repair, verified, gives_up=span)
             if header.id == span.last:  # The sender has the very entries that are missing (log matching).
                 repair = repair or tuple(inside)
                 inside = []
@@ -60,10 +59,8 @@ def plan(log: LogView, prev: EntryId, headers: tuple[Header, ...]) -> Plan:
     return Plan(None, (), repair, verified)
 
 
-def _contradicts(header: Header, span: Span) -> bool:
-    """Whether the entry cannot be the one that was lost: epochs never fall along a log."""
-    return (
-        header.epoch > span.last.epoch
-        or header.last > span.last.offset
-        or (header.last == span.last.offset and header.epoch != span.last.epoch)
+def contradicts(position: EntryId, span: Span) -> bool:
+    """Whether a log with `position` cannot have the end of `span`: epochs never fall along a log."""
+    return position.epoch > span.last.epoch or (
+        position.offset == span.last.offset and position.epoch != span.last.epoch
     )

@@ -82,10 +82,12 @@ class Cursor:
 
         False where the refusal is old news.
         """
-        if self.phase is Phase.SNAPSHOT or probe <= self.matched:
+        if self.phase is Phase.SNAPSHOT or probe < self.matched:
             return False
         if self.phase is Phase.SEARCHING and probe != self.probe:
             return False
+        if probe == self.matched:  # What it had flushed was damaged, and given up: see `Replica.give_up`.
+            self.matched = self.agreed = -1
         if self.phase is Phase.STREAMING:  # A message was lost or overtaken: search between flushed and sent.
             self.phase = Phase.SEARCHING
             self.agreed = self.matched

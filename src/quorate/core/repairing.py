@@ -4,11 +4,14 @@ A faulty span names the entry before it and its own last entry. A log that holds
 entries that are missing (log matching), whoever leads and whatever is settled: so any intact copy will do,
 a replica without a leader can be repaired too, and several damaged replicas repair each other. Only where
 *every* other copy is damaged or gone is a person told.
+
+Where the end of a span was never settled, perhaps no other log has it. Then a settled entry inside of the
+span, which every log that leads has, is named by the leader, and the span is asked for up to there.
 """
 
 from __future__ import annotations
 
-from quorate.core.entry import Header, Span
+from quorate.core.entry import NOWHERE, Header, Span
 from quorate.core.log import LogView
 
 REPAIR_ENTRIES_MAX = 256
@@ -33,7 +36,7 @@ def why_not(log: LogView, span: Span) -> str:
 class Repairing:
     """One replica's quest for its missing entries: one span at a time, one peer at a time."""
 
-    __slots__ = ("_answers", "_peers", "_turn", "asked_at", "reported", "retry_s")
+    __slots__ = ("_answers", "_peers", "_turn", "asked_at", "reported", "retry_s", "settled")
 
     def __init__(self, peers: tuple[int, ...], retry_s: float) -> None:
         self._peers = peers
@@ -42,6 +45,17 @@ class Repairing:
         self.retry_s = retry_s
         self.asked_at: float | None = None
         self.reported: Span | None = None
+        self.settled = NOWHERE
+        """The last settled entry that a leader named inside of a faulty span."""
+
+    def wanted(self, log: LogView) -> Span | None:
+        """What is missing first, by names that others know."""
+        if not log.faulty:
+            return None
+        span = log.faulty[0]
+        if span.before.offset < self.settled.offset < span.last.offset:
+            return Span(span.before, self.settled)
+        return span
 
     def deadline(self, log: LogView) -> float | None:
         if not log.faulty or not self._peers:
@@ -51,16 +65,17 @@ class Repairing:
     def ask(self, now: float, log: LogView) -> tuple[int, Span] | None:
         """Whom to ask for what, if it is time to."""
         due = self.deadline(log)
-        if due is None or now < due:
+        span = self.wanted(log)
+        if span is None or due is None or now < due:
             return None
         self.asked_at = now
         peer = self._peers[self._turn % len(self._peers)]
         self._turn += 1
-        return peer, log.faulty[0]
+        return peer, span
 
     def answered(self, log: LogView, *, peer: int, span: Span, reason: str) -> bool:
         """A peer cannot help. True when now every peer has said so: nobody has it whole."""
-        if not log.faulty or span != log.faulty[0]:
+        if span != self.wanted(log):
             return False
         self._answers[peer] = reason
         if any(self._answers.get(other) != DAMAGED for other in self._peers) or self.reported == span:
@@ -68,11 +83,10 @@ class Repairing:
         self.reported = span
         return True
 
-    def usable(self, log: LogView, headers: tuple[Header, ...]) -> tuple[Header, ...]:
-        """Those of the entries that fill the front of the first faulty span, if they fit it."""
-        if not log.faulty or not headers:
-            return ()
-        span = log.faulty[0]
+    def usable(self, log: LogView, span: Span, headers: tuple[Header, ...]) -> tuple[Header, ...]:
+        """Those of the entries that fill the front of the first faulty span, if `span` still is that."""
+        if span != self.wanted(log):
+            return ()  # What was asked for then is perhaps not what stood there since.
         fitting = tuple(header for header in headers if header.last <= span.last.offset)
         if not fitting or fitting[0].offset != span.first_offset:
             return ()

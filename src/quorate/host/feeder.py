@@ -33,17 +33,17 @@ class Feeder:
             frames = self._store.frames(hosted.partition, first, hosted.commit, FEED_BYTES_MAX)
             if frames is None:
                 hosted.feeding = True
-                self._store.read(
-                    hosted.partition, first, hosted.commit, FEED_BYTES_MAX, self._when_read(hosted)
-                )
+                done = self._when_read(hosted, first)
+                self._store.read(hosted.partition, first, hosted.commit, FEED_BYTES_MAX, done)
                 return
             if not _settle(hosted, frames):
                 return
 
-    def _when_read(self, hosted: Hosted) -> Callable[[list[Frame]], None]:
+    def _when_read(self, hosted: Hosted, first: int) -> Callable[[list[Frame]], None]:
         def done(frames: list[Frame]) -> None:
             hosted.feeding = False
-            if _settle(hosted, frames):
+            restored = hosted.applied.offset + 1 != first  # A snapshot took their place meanwhile.
+            if restored or _settle(hosted, frames):
                 self.feed(hosted)
 
         return done

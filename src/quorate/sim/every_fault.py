@@ -27,7 +27,7 @@ from quorate.sim.tunables import Tunables
 from quorate.sim.workload import Manners, Workload
 from quorate.sim.world import Setup, World
 from quorate.storage.errors import StoreError
-from quorate.storage.frame import FRAME_MAGIC, DamagedFrame, Frame, parse
+from quorate.storage.frame import Frame, frames_in
 from quorate.storage.settings import KIB, TINY
 
 SEED = 11
@@ -153,18 +153,6 @@ def faults(files: dict[str, bytes]) -> Iterator[Fault]:
             if length == other_length:
                 yield Fault(name, "swap", at, length, other)
             yield Fault(name, "zero", at, other + other_length - at)
-
-
-def frames_in(content: bytes) -> Iterator[tuple[int, int]]:
-    """(position, length) of every whole frame, wherever it lies."""
-    at = content.find(FRAME_MAGIC)
-    while at >= 0:
-        try:
-            _, end = parse(content, at)
-            yield at, end - at
-        except DamagedFrame:
-            end = at + 1
-        at = content.find(FRAME_MAGIC, end)
 
 
 def survive(given: Given, fault: Fault, victim: int = VICTIM) -> str:

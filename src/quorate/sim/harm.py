@@ -10,6 +10,7 @@ restarted and has written both anew.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from quorate.sim.disk import SimDisk
 from quorate.sim.faults import Fault
 from quorate.sim.invariants import Invariants
 from quorate.sim.world import World
+from quorate.storage.frame import frames_in
 
 if TYPE_CHECKING:
     from quorate.sim.chaos import Toll
@@ -89,8 +91,15 @@ class Harm:
             now = disk.content(name)
             then = old[name]
             at = rng.randrange(len(then.rstrip(b"\0")))  # A journal is preallocated: its rest is empty.
-            kind = rng.choice(("flip", "zero", "swap", "truncate"))
+            other = rng.randrange(len(then))
+            kind = rng.choice(("flip", "zero", "swap", "swap frames", "truncate"))
             length = 1 if kind == "flip" else min(rng.choice(BLOCKS), len(then) - at)
+            if kind == "swap frames":  # Both stay intact: only their identity tells.
+                frames = [*frames_in(then)]
+                pairs = [(one, two) for one, two in pairwise(frames) if one[1] == two[1]]
+                if not pairs:
+                    continue
+                (at, length), (other, _) = rng.choice(pairs)
             if not any(then[at : at + length]) or then[at : at + length] != now[at : at + length]:
                 continue
             if kind == "flip":
@@ -102,7 +111,6 @@ class Harm:
                     continue  # Something young is behind it.
                 disk.truncate_to(name, at)
             else:
-                other = rng.randrange(len(then))
                 one, two = then[at : at + length], then[other : other + length]
                 if abs(other - at) < length or one == two or two != now[other : other + length]:
                     continue

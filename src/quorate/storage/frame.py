@@ -16,6 +16,7 @@ frame's header and is compared with it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import msgspec
 from crc32c import crc32c
@@ -189,6 +190,18 @@ def parse_head(buffer: Buffer, at: int = 0, partition: Partition | None = None, 
         prev_checksum,
         checksum,
     )
+
+
+def frames_in(content: bytes) -> Iterator[tuple[int, int]]:
+    """(position, length) of every whole frame, wherever it lies."""
+    at = content.find(FRAME_MAGIC)
+    while at >= 0:
+        try:
+            _, end = parse(content, at)
+            yield at, end - at
+        except DamagedFrame:
+            end = at + 1
+        at = content.find(FRAME_MAGIC, end)
 
 
 def attach(frame: Frame, payload: Buffer, at: int = 0, *, where: str = "") -> Frame:

@@ -83,6 +83,7 @@ class Log:
         "lazy",
         "named",
         "partition",
+        "repairs",
         "rolled",
         "segments",
         "start",
@@ -117,6 +118,8 @@ class Log:
         """Those of them that are being written to their segments just now; older than `lazy`."""
         self.changes = 0
         """Counts what makes positions that a reader has found out invalid."""
+        self.repairs = 0
+        """Counts repairs, both when they are ordered and when they are flushed."""
         self.failed = False
         """An order failed: everything is refused until its replica knows (`told`) and cuts the log."""
         self.told = False
@@ -135,6 +138,16 @@ class Log:
     def __str__(self) -> str:
         faulty = "".join(f" faulty {fault.before.offset + 1}..{fault.last.offset}" for fault in self.faulty)
         return f"{self.directory} {self.base.offset + 1}..{self.head.offset} head {self.head}{faulty}"
+
+    @property
+    def rewrites(self) -> int:
+        """What was read under another number may be neither what is there now nor where it belongs."""
+        return self.changes + self.repairs
+
+    @property
+    def under_repair(self) -> bool:
+        """Whether repairs are ordered that are not in their segments yet."""
+        return self.faulty != self.durable.faulty
 
     # --- pictures ---
 
@@ -327,6 +340,7 @@ class Log:
             ):
                 place = frame.header.offset, 0  # A segment starts inside of the span.
             self._shrink_fault(fault, frame, *place)
+            self.repairs += 1
             return place
         return None
 
@@ -349,6 +363,7 @@ class Log:
         """A repaired entry is flushed in its place. Among entries that only the journal holds it is like one
         that went around the journal. Bytes that the journal has to carry for it."""
         frame = item[0]
+        self.repairs += 1
         waiting = self.writing if self.writing and item[1:3] < self.writing[-1][1:3] else self.lazy
         if frame.header.offset <= self.flushed().id.offset or item in waiting:
             return 0
@@ -398,7 +413,7 @@ class Log:
 
     def fault_at(self, offset: int) -> Fault | None:
         for fault in self.faulty:
-            if fault.before.offset < offset <= fault.last.offset:
+            if fault.covers(offset):
                 return fault
         return None
 

@@ -101,7 +101,7 @@ def follow(
 
 
 class Request:
-    __slots__ = ("bytes_max", "changes", "done", "first", "last", "log", "retries")
+    __slots__ = ("bytes_max", "done", "first", "last", "log", "retries", "rewrites")
 
     def __init__(self, log: Log, first: int, last: int, bytes_max: int, done: GotFrames) -> None:
         self.log = log
@@ -109,7 +109,7 @@ class Request:
         self.last = last
         self.bytes_max = bytes_max
         self.done = done
-        self.changes = log.changes
+        self.rewrites = log.rewrites
         self.retries = 0
 
 
@@ -134,7 +134,7 @@ class Reader:
 
     def _begin(self, request: Request) -> None:
         log, first = request.log, request.first
-        request.changes = log.changes
+        request.rewrites = log.rewrites
         request.retries += 1
         frames = [] if log.deleted or request.retries > RETRIES_MAX else self._from_memory(request)
         if frames is not None:
@@ -169,6 +169,8 @@ class Reader:
             return frames
         if log.fault_at(first) is not None or not log.segments:
             return []
+        if log.under_repair and any(fault.covers(first) for fault in log.durable.faulty):
+            return []  # Nothing yet: whoever waits for it hears when the repair is flushed.
         return waiting_frames(log, first, request.last, request.bytes_max)
 
     def _later(self, request: Request, frames: list[Frame]) -> None:
@@ -193,7 +195,7 @@ class Reader:
         """Read from `at`, and go on with the frame at `start`."""
 
         def done(content: bytes) -> None:
-            if request.log.changes != request.changes:
+            if request.log.rewrites != request.rewrites:
                 self._begin(request)
                 return
             log = request.log
@@ -209,8 +211,10 @@ class Reader:
                 heads=False,
             )
             short = len(content) < min(length, end - at)
-            if run.frames and not run.damaged:
-                self._finish(request, file, run)
+            if not _belong(log, request.first, run.frames):
+                self._investigate(request, [])
+            elif run.frames and not run.damaged:
+                self._finish(request, run)
             elif run.need and not short and not run.damaged and run.position < end:
                 self._fetch(request, file, run.position, run.position, max(run.need, length), end)
             else:
@@ -218,15 +222,9 @@ class Reader:
 
         self._submit(LANE_READ, file, at, min(length, end - at), done)
 
-    def _finish(self, request: Request, file: str, run: Run) -> None:
+    def _finish(self, request: Request, run: Run) -> None:
         log = request.log
         frames = run.frames
-        # The right offset in the wrong epoch is a stale block: what was here before the log was cut.
-        if frames[0].header.offset > request.first or any(
-            frame.header.epoch != log.epoch_at(frame.header.offset) for frame in frames
-        ):
-            self._investigate(request, [])
-            return
         segment = log.segments[log.segment_at(frames[-1].header.offset)].base
         self._hints[log] = (log.changes, frames[-1].header.last + 1, segment, run.position)
         self._hints.move_to_end(log)
@@ -237,7 +235,7 @@ class Reader:
     def _investigate(self, request: Request, good: list[Frame]) -> None:
         """Something is wrong in this segment: find out what, tell, and answer with what was good."""
         log = request.log
-        if request.changes != log.changes or log.deleted:
+        if request.rewrites != log.rewrites or log.deleted:
             self._begin(request)
             return
         item = waiting_item(log, request.first)
@@ -245,8 +243,14 @@ class Reader:
             self.tell(log, [fault_of(item)])
             request.done(good)
             return
-        place = log.segment_at(request.first)
-        self._check_segment(log, place, [], lambda _: request.done(good))
+
+        def checked(_: list[Span]) -> None:
+            if good or log.fault_at(request.first) is not None:
+                request.done(good)
+            else:
+                self._begin(request)  # It was damaged when it was read, and has been repaired since.
+
+        self._check_segment(log, log.segment_at(request.first), [], checked, checked)
 
     def _submit(self, lane: str, file: str, at: int, length: int, done: Callable[[bytes], None]) -> None:
         """Read; what cannot be read is as bad as what is not there."""
@@ -261,47 +265,77 @@ class Reader:
     # --- checks ---
 
     def check(self, log: Log, done: GotSpans) -> None:
-        """Verify all of a log's segments, one block at a time."""
-        self._check_next(log, log.segments[0].base if log.segments else 0, [], done)
+        """Verify all of a log's segments, one block at a time.
+
+        First the entries behind what the segments' checks cover: meanwhile they may become covered.
+        """
+        self._check_from_start(log, [], done)
+
+    def _check_from_start(self, log: Log, found: list[Span], done: GotSpans) -> None:
+        large = [item for items in (log.writing, log.lazy) for item in items if item[4]]
+
+        def go_on(spans: list[Span]) -> None:
+            self._check_next(log, log.segments[0].base if log.segments else 0, spans, done)
+
+        def start_again(spans: list[Span]) -> None:
+            self._check_from_start(log, spans, done)
+
+        self._check_waiting(log, large, found, go_on, start_again)
 
     def _check_next(self, log: Log, base: int, found: list[Span], done: GotSpans) -> None:
         place = next((at for at, segment in enumerate(log.segments) if segment.base >= base), None)
         if place is None or log.deleted:
-            large = [item for items in (log.writing, log.lazy) for item in items if item[4]]
-            self._check_waiting(log, large, found, done)
-            return
-        following = log.segments[place].base + 1
-        self._check_segment(log, place, found, lambda spans: self._check_next(log, following, spans, done))
-
-    def _check_waiting(self, log: Log, items: list[Item], found: list[Span], done: GotSpans) -> None:
-        """Entries that went straight to their segment, behind what its check covers."""
-        if not items or log.deleted:
             self._shared.submit(LANE_CHECK, (), lambda _: done(found))
             return
-        (frame, segment, position, cuts, _), *rest = items
+        segment = log.segments[place].base
+
+        def go_on(spans: list[Span]) -> None:
+            self._check_next(log, segment + 1, spans, done)
+
+        def start_again(spans: list[Span]) -> None:
+            self._check_next(log, segment, spans, done)
+
+        self._check_segment(log, place, found, go_on, start_again)
+
+    def _check_waiting(
+        self, log: Log, items: list[Item], found: list[Span], done: GotSpans, again: GotSpans
+    ) -> None:
+        """Entries that went straight to their segment and are not yet counted as being there."""
+        if not items or log.deleted:
+            done(found)
+            return
+        (frame, segment, position, _, _), *rest = items
+        rewrites = log.rewrites
 
         def fed(content: bytes) -> None:
-            spans = found
-            if log.cuts == cuts and not _holds(content, log.partition, frame.checksum):
-                spans = found + self.tell(log, [fault_of(items[0])])
-            self._check_waiting(log, rest, spans, done)
+            whole = _holds(content, log.partition, frame.checksum)
+            if log.rewrites != rewrites or (not whole and log.under_repair):
+                again(found)
+                return
+            spans = found if whole else found + self.tell(log, [fault_of(items[0])])
+            self._check_waiting(log, rest, spans, done, again)
 
         self._submit(LANE_CHECK, log.file(segment), position, frame.size, fed)
 
-    def _check_segment(self, log: Log, place: int, found: list[Span], done: GotSpans) -> None:
+    def _check_segment(
+        self, log: Log, place: int, found: list[Span], done: GotSpans, again: GotSpans
+    ) -> None:
+        """Verify one segment; `again` if what was checked is not what stands there now."""
         checking = SegmentCheck(log, place, self._shared.settings.read_bytes)
-        changes = log.changes
+        rewrites = log.rewrites
         file = log.file(log.segments[place].base)
 
         def read() -> None:
-            if checking.request is None:
-                done(found + self.tell(log, checking.faults))
-            else:
+            if checking.request is not None:
                 self._submit(LANE_CHECK, file, *checking.request, fed)
+            elif checking.faults and log.under_repair:
+                again(found)
+            else:
+                done(found + self.tell(log, checking.faults))
 
         def fed(content: bytes) -> None:
-            if log.changes != changes or log.deleted:
-                done(found)  # What was checked is not the log any more.
+            if log.rewrites != rewrites or log.deleted:
+                again(found)
                 return
             checking.feed(content)
             read()
@@ -319,6 +353,16 @@ class Reader:
         for span in new:
             self._shared.listener.damaged(log.partition, span)
         return new
+
+
+def _belong(log: Log, first: int, frames: list[Frame]) -> bool:
+    """Whether intact frames are those of this place: a block may have been written where another should be,
+    and the right offset in the wrong epoch is what was here before the log was cut.
+    """
+    return not frames or (
+        frames[0].header.offset <= first
+        and all(frame.header.epoch == log.epoch_at(frame.header.offset) for frame in frames)
+    )
 
 
 def _covers(known: Span, span: Span) -> bool:

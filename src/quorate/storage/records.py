@@ -93,6 +93,9 @@ class Fault(msgspec.Struct, frozen=True, gc=False, array_like=True):
     next_segment: int
     next_position: int
 
+    def covers(self, offset: int) -> bool:
+        return self.before.offset < offset <= self.last.offset
+
 
 class View(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A log at one moment: everything about it but its bytes."""

@@ -74,7 +74,9 @@ def test_entries_that_fall_on_damage_repair_it() -> None:
 
 def test_damage_that_the_leader_contradicts_is_given_up_but_owed() -> None:
     plan = appending.plan(faulty_log(), at("1-1"), entries("2-2 2-3 2-4"))
-    assert plan == appending.Plan(at("1-1"), entries("2-2 2-3 2-4"), (), at("2-4"), gives_up=at("1-4"))
+    assert plan == appending.Plan(
+        None, entries("2-2 2-3 2-4"), (), at("2-4"), gives_up=Span(at("1-1"), at("1-3"))
+    )
 
 
 def test_a_conflict_behind_repaired_damage_is_cut_after_the_repair() -> None:

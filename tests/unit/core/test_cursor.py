@@ -99,6 +99,15 @@ def test_a_refusal_while_streaming_goes_back_to_what_is_flushed() -> None:
     assert (cursor.phase, cursor.probe, cursor.inflight_bytes) == (Phase.SEARCHING, 9, 0)
 
 
+def test_a_follower_that_gave_up_what_it_had_flushed_is_searched_from_nothing() -> None:
+    log = log_of(10)
+    cursor = cursor_on(log)
+    assert cursor.accepted(log, probe=9, matched=9)
+    assert not cursor.refused(log, probe=8, theirs=EntryId(1, 3)), "older than what is known"
+    assert cursor.refused(log, probe=9, theirs=EntryId(1, 3))
+    assert (cursor.phase, cursor.matched, cursor.probe) == (Phase.SEARCHING, -1, 3)
+
+
 def test_what_is_in_flight_is_bounded_and_freed_by_answers() -> None:
     log = log_of(4)
     cursor = cursor_on(log)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from quorate.core import effects, events, raft
@@ -172,6 +174,44 @@ def test_damage_given_up_to_the_leader_is_owed_until_the_log_is_past_it() -> Non
         effects.Append(4, entries("2-1")),
     ]
     assert not bench.replica.faulty, "2-1 is past 1-3"
+
+
+def unsettled_damage(**more: Any) -> Bench:
+    """1-1 to 1-3 are unreadable; the leader of epoch 2 has 1-0 1-1 1-2 2-3 2-4."""
+    return Bench(N2, "1-0 1-1 1-2 1-3 1-4", faulty=(Span(at("1-0"), at("1-3")),), epoch=2, **more)
+
+
+def test_damage_that_an_entry_of_the_leader_contradicts_is_given_up() -> None:
+    bench = unsettled_damage()
+    ordered = bench.receive(N1, AppendEntries(2, at("2-3"), -1, search=True))
+    assert orders(ordered) == [
+        effects.SaveState(1, raft.SavedState(2, None, owed=at("1-4"))),
+        effects.Cut(2, at("1-0")),
+    ]
+    assert bench.replica.faulty, "it owes 1-4, and does not lead before it is past that"
+    assert sent(bench.persist()) == [AppendResponse(2, False, 3, -1, -1, theirs=at("1-0"))]
+
+
+def test_what_is_settled_inside_of_damage_is_never_given_up_but_asked_for_by_its_name() -> None:
+    bench = unsettled_damage(commit=2)
+    assert orders(bench.receive(N1, AppendEntries(2, at("2-3"), 2, search=True))) == []
+    assert orders(bench.receive(N1, AppendEntries(2, at("1-0"), 2, entries("1-1 1-2 2-3")))) == []
+    assert sent(bench.wake(), N1) == [WantEntries(2, Span(at("1-0"), at("1-3")))]
+
+    settled = Span(at("1-0"), at("1-2"))
+    (answer,) = sent(bench.receive(N1, AppendEntries(2, at("1-2"), 2, search=True)))
+    assert answer.faulty == settled
+    assert sent(bench.wake(), N3) == [WantEntries(2, settled)]
+    bench.receive(N3, HaveEntries(2, settled, entries("1-1 1-2")))
+    bench.persist()
+    ordered = bench.receive(N1, AppendEntries(2, at("2-3"), 2, search=True))
+    assert effects.Cut(3, at("1-2")) in ordered
+
+
+def test_entries_that_were_asked_for_another_span_repair_nothing() -> None:
+    bench = damaged()
+    ordered = bench.receive(N3, HaveEntries(1, Span(at("1-0"), at("1-3")), entries("1-1")))
+    assert orders(ordered) == []
 
 
 # --- snapshots ---

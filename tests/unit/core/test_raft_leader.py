@@ -159,6 +159,18 @@ def test_a_follower_behind_what_is_in_memory_is_served_from_the_disk() -> None:
     assert sent(ordered, N2) == [AppendEntries(2, NOWHERE, -1, entries("1-0 2-1"))]
 
 
+def test_entries_that_were_removed_while_they_were_read_are_not_sent() -> None:
+    bench = new_leader("1-0 1-1")
+    bench.replica.log.window.clear()
+    bench.replica.log._lasts.clear()
+    bench.receive(N2, AppendResponse(2, False, 1, -1, -1, theirs=NOWHERE))
+    bench.receive(N2, AppendResponse(2, True, -1, -1, -1))
+    snapshot = bench.replica.snapshot = Snapshot(at("1-1"), 7, 30)
+    bench.replica.log.remove_prefix(snapshot.last)
+    ordered = bench.tell(events.Loaded(1, entries("1-0 1-1 2-2")))
+    assert sent(ordered, N2) == [SnapshotChunk(2, snapshot, 0, 30)]
+
+
 def compacted() -> Bench:
     """The leader's log starts at 5; a snapshot covers what is below."""
     return new_leader("1-5", base=at("1-4"), snapshot=Snapshot(at("1-4"), 7, 300))
@@ -182,6 +194,19 @@ def test_damage_below_the_log_is_mended_by_a_snapshot() -> None:
     span = Span(at("1-1"), at("1-3"))
     ordered = bench.receive(N2, AppendResponse(2, True, 6, 1, -1, faulty=span))
     assert sent(ordered, N2) == [SnapshotChunk(2, Snapshot(at("1-4"), 7, 300), 0, 300)]
+
+
+def test_damage_that_no_log_has_is_answered_with_the_own_entry_there() -> None:
+    bench = new_leader("1-0 1-1 1-2")
+    for lost, ours in (("1-3", "2-3"), ("1-9", "2-3")):
+        answer = AppendResponse(2, True, 0, 0, 0, faulty=Span(at("1-0"), at(lost)))
+        assert sent(bench.receive(N2, answer), N2) == [AppendEntries(2, at(ours), -1, search=True)]
+
+
+def test_damage_that_no_log_has_is_answered_with_the_end_of_what_is_settled_there() -> None:
+    bench = new_leader("1-0 1-1 1-2")
+    answer = AppendResponse(2, True, 0, 0, 1, faulty=Span(at("1-0"), at("1-3")))
+    assert sent(bench.receive(N2, answer), N2) == [AppendEntries(2, at("1-1"), -1, search=True)]
 
 
 def test_a_snapshot_is_taken_every_so_often_and_the_log_shortened() -> None:

@@ -193,7 +193,7 @@ def test_an_unknown_name_is_refused_and_the_known_ones_are_told(zoo: Path) -> No
 TABLE = """
     raft-delete-after-prev raft-keep-conflicts raft-commit-unclamped raft-commit-old-epoch
     raft-ack-before-flush raft-stale-io raft-vote-unsaved raft-learner-counts raft-saw-vote-granted
-    disk-cut-damage disk-mark-early disk-retry-fsync disk-no-dirsync disk-nack-damage
+    disk-cut-damage disk-mark-early disk-retry-fsync disk-no-dirsync disk-no-identity disk-nack-damage
 """.split()
 
 

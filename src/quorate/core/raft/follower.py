@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import effects
+from quorate.core.appending import contradicts
 from quorate.core.entry import EntryId, Member, Snapshot
 from quorate.core.raft.messages import (
     AppendEntries,
@@ -72,6 +73,8 @@ class Follower(Role):
         self._follow(sender)
         if replica.installing:
             return
+        if replica.log.faulty:
+            self._compare_damage(message.prev)
         if not replica.log.holds(message.prev):
             self._answer(accepted=False, probe=message.prev.offset, theirs=message.prev)
             return
@@ -85,7 +88,10 @@ class Follower(Role):
         if plan.repair:
             replica.repair(plan.repair)
         if plan.gives_up is not None:
-            replica.owe(plan.gives_up)
+            if plan.gives_up.before.offset < replica.commit:
+                self._answer(accepted=True, probe=message.prev.offset)
+                return  # Part of it is settled, and never cut: the leader will name where that ends.
+            replica.give_up(plan.gives_up)
         if plan.cut_to is not None:
             replica.cut(plan.cut_to)
         if plan.append:
@@ -95,6 +101,17 @@ class Follower(Role):
             self._acknowledge = True  # Said once, when it is flushed: see persisted().
         else:
             self._answer(accepted=True, probe=message.prev.offset)
+
+    def _compare_damage(self, prev: EntryId) -> None:
+        """Use the one entry that the leader names inside of what is damaged here; see its `_contradict`."""
+        replica = self.replica
+        span = replica.log.span_at(prev.offset)
+        if span is None:
+            return
+        if prev.offset == replica.commit < span.last.offset:  # Settled: it is the same in every log.
+            replica.repairing.settled = prev
+        elif replica.commit <= span.before.offset and contradicts(prev, span):
+            replica.give_up(span)
 
     def _follow(self, sender: Member) -> None:
         replica = self.replica
@@ -135,7 +152,7 @@ class Follower(Role):
             matched,
             replica.commit,
             theirs=None if theirs is None else replica.last_at_or_below(theirs),
-            faulty=replica.log.faulty[0] if replica.log.faulty else None,
+            faulty=replica.repairing.wanted(replica.log),
             wants_snapshot=replica.log.base.offset if replica.lacks_snapshot else -1,
             quiet=quiet,
         )

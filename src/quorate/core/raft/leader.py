@@ -11,9 +11,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import effects, events, quorum
+from quorate.core.appending import contradicts
 from quorate.core.cursor import Cursor, Phase
 from quorate.core.effects import Outcome
-from quorate.core.entry import Header, Kind, Member, NoOp
+from quorate.core.entry import Header, Kind, Member, NoOp, Span
 from quorate.core.raft.messages import AppendEntries, AppendResponse, SnapshotChunk, SnapshotResponse
 from quorate.core.raft.roles import Role
 
@@ -150,13 +151,12 @@ class Leader(Role):
         if cursor is None or cursor.reading != event.token:
             return
         cursor.reading = 0
+        if cursor.phase is not Phase.STREAMING:
+            return
         headers = event.headers[: self.replica.config.tuning.message_entries_max]
-        if (
-            headers
-            and cursor.phase is Phase.STREAMING
-            and headers[0].offset <= cursor.next <= headers[0].last
-        ):
-            self._send_entries(cursor, headers)
+        if headers and headers[0].offset <= cursor.next <= headers[0].last:
+            if headers[0].offset > self.replica.log.base.offset:  # Otherwise removed while they were read.
+                self._send_entries(cursor, headers)
             self._stream(cursor)
 
     def _offer_snapshot(self, cursor: Cursor, *, covering: int) -> None:
@@ -215,6 +215,10 @@ class Leader(Role):
         if covering >= 0:
             self._offer_snapshot(cursor, covering=covering)
             return
+        faulty = message.faulty
+        if faulty is not None and log.holds(faulty.before) and not log.holds(faulty.last):
+            self._contradict(cursor, faulty, message.commit)
+            return
         if not message.accepted:
             assert message.theirs is not None
             if not cursor.refused(log, probe=message.probe, theirs=message.theirs):
@@ -229,6 +233,19 @@ class Leader(Role):
                 self._matched[sender] = cursor.matched
                 self._commit()
             self._push(cursor)
+
+    def _contradict(self, cursor: Cursor, faulty: Span, commit: int) -> None:
+        """What this follower lost is not what we have, so nobody can give it back by its name (seed 201 of
+        `damage`). Name our entry there, and it gives its own up; but first the end of what is settled, and it
+        gets that back.
+        """
+        log = self.replica.log
+        settled_inside = faulty.before.offset < commit
+        at = log.position(commit if settled_inside else min(faulty.last.offset, log.head.offset))
+        assert settled_inside or contradicts(at, faulty), "its epoch is ours, and its entry is not"
+        self.replica.send(
+            cursor.node, AppendEntries(self.replica.epoch, at, self.replica.commit, search=True)
+        )
 
     def _snapshot_response(self, cursor: Cursor, message: SnapshotResponse) -> None:
         if cursor.phase is Phase.SNAPSHOT and message.snapshot == cursor.snapshot:

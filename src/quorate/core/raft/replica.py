@@ -13,7 +13,7 @@ from typing import Any
 
 from quorate.core import appending, effects, events
 from quorate.core.effects import Effect
-from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span
 from quorate.core.log import LogView
 from quorate.core.ordering import Ordering
 from quorate.core.raft import messages
@@ -137,6 +137,14 @@ class Replica:
         self.log.cut(to)
         self.ordering.cut(to)
         self.emit(effects.Cut(self.ordering.issue(), to))
+
+    def give_up(self, span: Span) -> None:
+        """The leader's log is not what was lost here: neither the span nor anything above it stands."""
+        self.owe(self.log.head)
+        self._repairs.clear()
+        self.cut(span.before)
+        if self.verified.offset > span.before.offset:
+            self.verified = span.before
 
     def save_state(self) -> int:
         self._state_io = self.ordering.issue()
@@ -378,7 +386,7 @@ class Replica:
             if message.why_not == REMOVED:
                 self.role.beyond_repair()
             return
-        self.repair(self.repairing.usable(self.log, message.headers))
+        self.repair(self.repairing.usable(self.log, message.span, message.headers))
 
     def repair(self, headers: tuple[Header, ...]) -> None:
         if headers and not self._repairs:  # One at a time: the span moves when it is durable.
