@@ -77,6 +77,7 @@ ONCE_BROKEN = {
     "a frame in the place of another was read": Case(
         59_250, "damage,clock,full-disk", {"value_bytes_max": 1, "tail_bytes": 65_536}, nodes=4
     ),
+    "a segment that never was had a flushed name": Case(68_959, "all", {"tail_bytes": 4096}),
     "nobody had what was damaged": Case(201, "damage", {"value_bytes_max": 10, "tail_bytes": 0}),
 }
 

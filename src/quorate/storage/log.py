@@ -129,7 +129,9 @@ class Log:
         """And is durable: nothing of it needs to be kept."""
         self.directory_made = False
         self.named: set[int] = set()
-        """Segments whose names are flushed in their directory (rule 6)."""
+        """Segments whose names are known to be flushed in their directory (rule 6). Of those that were there when
+        the store was opened, nothing is known: one may never have been written, if its entries were removed first.
+        """
         self.segments: tuple[Segment, ...] = ()
         self.become(EMPTY)
         self.durable = EMPTY

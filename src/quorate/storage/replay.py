@@ -81,12 +81,6 @@ class Replay:
         log.become(checkpoint.view)
         log.index = SparseIndex(self._shared.settings.index_bytes, checkpoint.index)
         flushed = checkpoint.flushed
-        if flushed.segment != NO_SEGMENT:
-            log.named = {
-                found.base
-                for found in log.segments
-                if found.base < flushed.segment or (found.base == flushed.segment and flushed.position)
-            }
         replayed = self.logs[partition] = Replayed(log)
         replayed.next = flushed.id, flushed.checksum, flushed.segment, flushed.position
 
