@@ -78,6 +78,7 @@ ONCE_BROKEN = {
         59_250, "damage,clock,full-disk", {"value_bytes_max": 1, "tail_bytes": 65_536}, nodes=4
     ),
     "a segment that never was had a flushed name": Case(68_959, "all", {"tail_bytes": 4096}),
+    "marks of an older generation were believed": Case(61_906, "damage,wipe", {"tail_bytes": 65_536}),
     "nobody had what was damaged": Case(201, "damage", {"value_bytes_max": 10, "tail_bytes": 0}),
 }
 

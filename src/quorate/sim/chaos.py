@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from quorate.sim.faults import LEADER, Fault, around, between
+from quorate.sim.faults import CLOCK_RATES, LEADER, Fault, around, between
 from quorate.sim.harm import Harm
 from quorate.sim.invariants import Invariants
 from quorate.sim.network import CALM
@@ -194,6 +194,11 @@ class Chaos:
             self._tell(number, "clock jumped", f"by {fault.amount:.6f}s")
             self.world.nodes[number].clock.change(self.world.now, jump=fault.amount)
             self.world.clock_changed(number)
+            # A clock that falls back takes as long, or longer if it is slow, to be where it was.
+            waits = max(0.0, -fault.amount) / min(CLOCK_RATES)
+            self.harm.troubled_at[number] = max(
+                self.harm.troubled_at.get(number, 0.0), self.world.now + waits
+            )
 
     # --- disks ---
 

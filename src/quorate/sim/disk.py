@@ -66,6 +66,8 @@ class SimDisk:
         self._used_bytes = 0
         self._capacity_bytes: int | None = None
         self._failing_flushes: list[str | None] = []
+        self.watches: list[list[tuple[str, int, int]]] = []
+        """Every write is noted in each of them: (file, start, end)."""
         self._handlers: dict[type, Callable[..., bytes | None]] = {
             Write: self._write,
             Flush: self._flush,
@@ -287,6 +289,8 @@ class SimDisk:
         if content:
             self._take_room(operation.file, max(0, operation.at + len(content) - len(file.cached)))
             file.write(operation.at, content)
+            for writes in self.watches:
+                writes.append((operation.file, operation.at, operation.at + len(content)))
 
     def _flush(self, operation: Flush) -> None:
         """Files are flushed side by side: one that fails does not keep the others from being flushed."""
@@ -327,6 +331,8 @@ class SimDisk:
         else:
             file.truncate(0)
         file.write(0, bytes(operation.size))
+        for writes in self.watches:
+            writes.append((operation.file, 0, operation.size))
 
     def _rename(self, operation: Rename) -> None:
         # Between directories there would be two of them to flush, and a moment with both names or none.

@@ -217,13 +217,16 @@ def pause(rng: Random, place: Place) -> list[Fault]:
     ]
 
 
+CLOCK_RATES = (0.5, 0.8, 1.25, 2.0)
+
+
 def clock(rng: Random, place: Place) -> list[Fault]:
     """Clocks run fast or slow, and jump."""
     faults = []
     for at in moments(rng, place, rng.randint(1, 6)):
         node = rng.choice(place.nodes)
         if rng.random() < 0.5:
-            faults.append(Fault(at, "clock-rate", nodes=(node,), amount=rng.choice((0.5, 0.8, 1.25, 2.0))))
+            faults.append(Fault(at, "clock-rate", nodes=(node,), amount=rng.choice(CLOCK_RATES)))
         else:
             jump = length(rng, place, least=0.1, most=10.0) * rng.choice((-1.0, 1.0))
             faults.append(Fault(at, "clock-jump", nodes=(node,), amount=jump))

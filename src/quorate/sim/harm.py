@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from quorate.sim.disk import SimDisk
 from quorate.sim.faults import Fault
@@ -29,6 +29,19 @@ WEIGHTS = {"log": 4, "journal": 8, "marks": 3, "snapshot": 2}
 """How often each kind of file is hit; there are many segments, and two journals."""
 
 
+class Old(NamedTuple):
+    """What was flushed at some moment, and what has been written since."""
+
+    files: dict[str, bytes]
+    writes: list[tuple[str, int, int]]
+
+    def untouched(self, name: str, start: int, end: int) -> bool:
+        """Equal bytes would not do: a young round may have some in common with what was there before."""
+        return not any(
+            other == name and written < end and start < until for other, written, until in self.writes
+        )
+
+
 class Harm:
     def __init__(self, world: World, toll: Toll, invariants: Invariants | None) -> None:
         self.world = world
@@ -38,7 +51,7 @@ class Harm:
         self.over = False
         """Everything has healed."""
         self.troubled_at: dict[int, float] = {}
-        """When a node's disk was last full or slow: marks may have waited then."""
+        """Until when a node's disk was full or slow, or its clock behind: marks may have waited until then."""
         self._journal_harmed: dict[int, int] = {}
         """The life in which a node's journal or marks were harmed last."""
 
@@ -48,14 +61,18 @@ class Harm:
         node = self.world.nodes[number]
         if node.host is None:
             return
-        old = node.disk.durable_files()
+        disk = node.disk
+        old = disk.durable_files()
+        writes: list[tuple[str, int, int]] = []
+        disk.watches.append(writes)
         life = node.lives
         began = self.world.now
 
         def strike(_: None) -> None:
+            disk.watches.remove(writes)
             undisturbed = node.paused_until <= began and self.troubled_at.get(number, -1.0) < began
             if undisturbed and not self.over and node.host is not None and node.lives == life:
-                self._strike(fault, number, old)
+                self._strike(fault, number, Old(old, writes))
 
         self.world.after(self._marked_after(), strike, None)
 
@@ -63,11 +80,11 @@ class Harm:
         tunables = self.world.tunables
         return 3 * tunables.host.store.mark_delay_s + 12 * tunables.disk.latency_max
 
-    def _strike(self, fault: Fault, number: int, old: dict[str, bytes]) -> None:
+    def _strike(self, fault: Fault, number: int, old: Old) -> None:
         rng = Random(fault.chance)
         disk = self.world.nodes[number].disk
         harmed = self._journal_harmed.get(number, 0) == self.world.nodes[number].lives
-        names = [name for name in sorted(old) if not (harmed and is_journal(name))]
+        names = [name for name in sorted(old.files) if not (harmed and is_journal(name))]
         found = self._harm(rng, disk, old, names)
         if found is None:
             return
@@ -82,14 +99,13 @@ class Harm:
             self.world.crash(number)
             self.keep_down(number, fault.seconds)
 
-    def _harm(self, rng: Random, disk: SimDisk, old: dict[str, bytes], names: list[str]) -> str | None:
+    def _harm(self, rng: Random, disk: SimDisk, old: Old, names: list[str]) -> str | None:
         present = set(disk.files())
-        names = [name for name in names if name in present and any(old[name])]
+        names = [name for name in names if name in present and any(old.files[name])]
         weights = [WEIGHTS[kind_of(name)] for name in names]
         for _ in range(PLACES_TRIED if names else 0):
             (name,) = rng.choices(names, weights)
-            now = disk.content(name)
-            then = old[name]
+            then = old.files[name]
             at = rng.randrange(len(then.rstrip(b"\0")))  # A journal is preallocated: its rest is empty.
             other = rng.randrange(len(then))
             kind = rng.choice(("flip", "zero", "swap", "swap frames", "truncate"))
@@ -100,21 +116,21 @@ class Harm:
                 if not pairs:
                     continue
                 (at, length), (other, _) = rng.choice(pairs)
-            if not any(then[at : at + length]) or then[at : at + length] != now[at : at + length]:
+            if not any(then[at : at + length]) or not old.untouched(name, at, at + length):
                 continue
             if kind == "flip":
                 disk.flip(name, at, rng.randrange(8))
             elif kind == "zero":
                 disk.zero(name, at, length)
             elif kind == "truncate":
-                if then[at:] != now[at:]:
+                if len(disk.content(name)) > len(then) or not old.untouched(name, at, len(then)):
                     continue  # Something young is behind it.
                 disk.truncate_to(name, at)
             else:
                 one, two = then[at : at + length], then[other : other + length]
-                if abs(other - at) < length or one == two or two != now[other : other + length]:
+                if abs(other - at) < length or one == two or len(two) < length:
                     continue
-                if len(two) < length:
+                if not old.untouched(name, other, other + length):
                     continue
                 disk.swap(name, at, other, length)
             return f"{name}: {kind} {length} bytes at {at}"

@@ -57,6 +57,9 @@ class Half:
                 self.journal = search(self._contents["journal"], self.number, self.first)
             if self.marks.generation != self.number:
                 self.marks = search(self._contents["marks"], self.number, self.first)
+            # One whose beginning is damaged is searched as a whole, and older generations lie in it, too.
+            self.journal.forget_before(self.first)
+            self.marks.forget_before(self.first)
         self._contents = {}
         self.checkpoints, self.missing = self._find_checkpoints()
 

@@ -155,6 +155,13 @@ class Scan(msgspec.Struct):
         """The highest sequence that anything intact belongs to."""
         return max(max(self.counts, default=0), max((key[0] for key in self.records), default=0))
 
+    def forget_before(self, first: int) -> None:
+        """What belongs to rounds before `first` is of another generation."""
+        for key in [key for key in self.records if key[0] < first]:
+            del self.records[key]
+        for sequence in [sequence for sequence in self.counts if sequence < first]:
+            del self.counts[sequence]
+
     def complete(self, sequence: int) -> bool:
         count = self.counts.get(sequence)
         return count is not None and all((sequence, ordinal) in self.records for ordinal in range(count))
