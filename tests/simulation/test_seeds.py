@@ -79,6 +79,9 @@ ONCE_BROKEN = {
     ),
     "a segment that never was had a flushed name": Case(68_959, "all", {"tail_bytes": 4096}),
     "marks of an older generation were believed": Case(61_906, "damage,wipe", {"tail_bytes": 65_536}),
+    "a check went through many segments that are not written yet": Case(
+        72_604, "all", {"value_bytes_max": 1000, "tail_bytes": 0}, nodes=1
+    ),
     "nobody had what was damaged": Case(201, "damage", {"value_bytes_max": 10, "tail_bytes": 0}),
 }
 

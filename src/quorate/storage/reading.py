@@ -284,7 +284,7 @@ class Reader:
 
     def _check_next(self, log: Log, base: int, found: list[Span], done: GotSpans) -> None:
         place = next((at for at, segment in enumerate(log.segments) if segment.base >= base), None)
-        if place is None or log.deleted:
+        if place is None or log.deleted or log.segments[place].base > log.flushed().segment:
             self._shared.submit(LANE_CHECK, (), lambda _: done(found))
             return
         segment = log.segments[place].base
