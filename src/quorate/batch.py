@@ -37,8 +37,7 @@ CONTROL = 0x20
 NO_TIMESTAMP = -1
 CONTROL_VERSION = 0
 
-_STAMP_OFFSET = struct.Struct(">q")
-_STAMP_EPOCH = struct.Struct(">i")
+_STAMP = struct.Struct(">qii")
 _CONTROL_KEY = struct.Struct(">hh")
 _RECORD_MIN = 7
 _BYTE = [bytes((number,)) for number in range(128)]
@@ -130,21 +129,13 @@ def stamp(payload: Buffer, *, offset: int, epoch: int) -> bytes:
     One copy of the payload on purpose: it is cheap beside any write, and lets go of the request that the
     payload is a part of.
     """
-    view = memoryview(payload)
-    return b"".join(
-        (
-            _STAMP_OFFSET.pack(offset),
-            view[8:12],
-            _STAMP_EPOCH.pack(epoch & LEADER_EPOCH_MASK),
-            view[16:],
-        )
-    )
+    stamped = _STAMP.pack(offset, len(payload) - LENGTH_EXCLUDES, epoch & LEADER_EPOCH_MASK)
+    return b"".join((stamped, memoryview(payload)[_STAMP.size :]))
 
 
 def stamp_in_place(payload: bytearray | memoryview, *, offset: int, epoch: int) -> None:
     """The same without a copy, for whoever owns a writable payload."""
-    _STAMP_OFFSET.pack_into(payload, 0, offset)
-    _STAMP_EPOCH.pack_into(payload, 12, epoch & LEADER_EPOCH_MASK)
+    _STAMP.pack_into(payload, 0, offset, len(payload) - LENGTH_EXCLUDES, epoch & LEADER_EPOCH_MASK)
 
 
 def encode_records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Self
 from quorate import batch
 from quorate.core.entry import Header, Partition, Span, partition_of
 from quorate.storage.disk import Done, Flush, Operation, ReadAt, Write
-from quorate.storage.real_disk import PolledDisk
+from quorate.storage.real_disk import SWITCH_INTERVAL_S, PolledDisk
 from quorate.storage.store import Store, StoreSettings
 
 TOPIC = bytes(range(16))
@@ -62,6 +63,8 @@ class OpenStore:
 
     def __init__(self, directory: Path, *, partitions: int, settings: StoreSettings | None = None) -> None:
         self.done = 0
+        self._parsed = b"", 0, 0
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.disk = CountingDisk(directory)
         self.store = Store.open(self.disk, settings or StoreSettings(), self)
         self.logs: dict[Partition, Log] = {}
@@ -100,8 +103,11 @@ class OpenStore:
                 self.disk.poll(None)
 
     def _append(self, log: Log, payload: bytes) -> None:
-        found = batch.parse_batch_header(payload)
-        header = Header(EPOCH, log.offset, found.offsets_count, len(payload), crc=found.crc)
+        if payload is not self._parsed[0]:  # Whoever receives a batch parses it, before anything is stored.
+            found = batch.parse_batch_header(payload)
+            self._parsed = payload, found.offsets_count, found.crc
+        _, count, crc = self._parsed
+        header = Header(EPOCH, log.offset, count, len(payload), crc=crc)
         frames = self.store.seal(log.partition, (header,), [payload])
         log.io += 1
         log.offset += header.count

@@ -31,10 +31,7 @@ from quorate.node.peers import Peers
 from quorate.node.requests import ReplicaStatus, Status
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
-from quorate.storage.real_disk import RealDisk
-
-SWITCH_INTERVAL_S = 0.0005
-"""How long the loop may keep a disk thread with a finished flush waiting for the interpreter."""
+from quorate.storage.real_disk import SWITCH_INTERVAL_S, RealDisk
 
 WAKE_SLACK_S = 0.01
 """How late a deadline may be noticed that came nearer; the protocols' times are far longer."""
@@ -98,7 +95,7 @@ class Node:
         self._loop.set_exception_handler(self._on_loop_error)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         identity = read_identity(self.config)
-        with RealDisk(store_directory(self.config), self._deliver) as disk:
+        with RealDisk(store_directory(self.config), self._deliver, self._watch) as disk:
             disk.lock_now()
             self.host = Host(
                 self.id,
@@ -219,6 +216,11 @@ class Node:
     def _deliver(self, completion: Callable[[], None]) -> None:
         """Called in a disk thread: a job is done."""
         self._loop.call_soon_threadsafe(self._completed, completion)
+
+    def _watch(self, fd: int, completion: Callable[[], None]) -> Callable[[], object]:
+        """Call this when that descriptor is readable: jobs are done. Returns what ends that."""
+        self._loop.add_reader(fd, self._completed, completion)
+        return lambda: self._loop.remove_reader(fd)
 
     def _completed(self, completion: Callable[[], None]) -> None:
         if not self._over:

@@ -90,36 +90,34 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def build(partition: Partition, header: Header, payload: Buffer, prev: EntryId, prev_checksum: int) -> Frame:
-    """The frame of a stamped payload behind `prev`. The payload's CRC was verified when it came in.
+    """The frame of a stamped payload behind `prev`. Its header was made from that very payload.
 
     The core does not know the size and CRC of control entries: those are filled in here.
     """
     size = len(payload)
+    if header.kind == Kind.CONTROL and not header.size:
+        header = _sized(header, payload)
+    epoch, offset = header.epoch, header.offset
+    assert size == header.size
     assert BATCH_MIN <= size <= FRAME_PAYLOAD_MAX
     base_offset, length, leader_epoch, magic, crc, attributes, last_delta = _BATCH.unpack_from(payload)
+    assert base_offset == offset
     assert length == size - LENGTH_EXCLUDES
+    assert leader_epoch == epoch & LEADER_EPOCH_MASK
     assert magic == MAGIC
-    assert base_offset == header.offset
-    assert leader_epoch == header.epoch & LEADER_EPOCH_MASK
-    assert last_delta + 1 == header.count
+    assert crc == header.crc
     assert bool(attributes & CONTROL) == (header.kind == Kind.CONTROL)
-    assert prev.offset + 1 == header.offset
-    assert prev.epoch <= header.epoch
-    if header.size != size or header.crc != crc:
-        assert header.kind == Kind.CONTROL
-        assert header.size == 0
-        assert header.crc == 0
-        header = Header(
-            header.epoch, header.offset, header.count, size, header.kind, header.flags, crc, header.control
-        )
+    assert last_delta + 1 == header.count
+    assert prev.offset + 1 == offset
+    assert prev.epoch <= epoch
     checked = _HEAD_WITHOUT_CRC.pack(
         FRAME_MAGIC,
         FORMAT_VERSION,
         header.kind,
         header.flags,
         partition,
-        header.epoch,
-        header.offset,
+        epoch,
+        offset,
         header.count,
         size,
         crc,
@@ -129,6 +127,21 @@ def build(partition: Partition, header: Header, payload: Buffer, prev: EntryId, 
     )
     checksum = crc32c(checked)
     return Frame(header, checked + checksum.to_bytes(4, "big"), payload, prev, prev_checksum, checksum)
+
+
+def _sized(header: Header, payload: Buffer) -> Header:
+    assert header.crc == 0
+    crc = _BATCH.unpack_from(payload)[4]
+    return Header(
+        header.epoch,
+        header.offset,
+        header.count,
+        len(payload),
+        header.kind,
+        header.flags,
+        crc,
+        header.control,
+    )
 
 
 def parse(

@@ -217,25 +217,26 @@ class Log:
     def push(self, frame: Frame, segment: int, position: int) -> None:
         """The log goes on with an entry at a place."""
         header = frame.header
+        epoch, offset = header.epoch, header.offset
         if not self.segments or self.segments[-1].base != segment:
             self._open_segment(segment)
         index = self.index
+        timestamp = _timestamp(frame)
         if position >= index.due:
-            index.add(header.offset, position, _timestamp(frame))
-        elif (timestamp := _timestamp(frame)) > index.times[-1]:
+            index.add(offset, position, timestamp)
+        elif timestamp > index.times[-1]:
             index.times[-1] = timestamp
-        epochs = self.epochs
-        if header.epoch > (epochs[-1][0] if epochs else self.base.epoch):
-            self.epochs = (*epochs, (header.epoch, header.offset))
+        if epoch > self.head.epoch:
+            self.epochs = (*self.epochs, (epoch, offset))
         if header.control is not None and isinstance(header.control, STICKY_CONTROLS):
             self.controls = (*self.controls, header)
-        self.head = EntryId(header.epoch, header.offset + header.count - 1)
+        self.head = EntryId(epoch, offset + header.count - 1)
         self.checksum = frame.checksum
         self.end = position + FRAME_HEAD_BYTES + header.size
-        if not frame.payload:
-            self._clear_tail()  # Replayed from the journal, while the payload is in the segment.
-        else:
+        if frame.payload:
             self.remember(frame)
+        else:
+            self._clear_tail()  # Replayed from the journal, while the payload is in the segment.
 
     def remember(self, frame: Frame) -> None:
         """Keep a frame in memory: the next one behind those that are."""

@@ -119,6 +119,9 @@ class OpenFiles:
             raise
         return opened
 
+    def is_open(self, file: str) -> bool:
+        return file in self._open
+
     def _make_safe(self, directory: Path) -> None:
         """A directory that is there may be one whose maker died before flushing it into its parent."""
         if directory not in self._safe_directories:

@@ -1,27 +1,34 @@
-"""A directory of the machine as a `Disk`: a few threads do the blocking, the caller never does.
+"""A directory of the machine as a `Disk`: a few threads do the blocking, the caller never waits for the disk.
 
 Every lane is a queue and a thread of its own, made when the lane is first used: jobs of a lane run in order,
-lanes run side by side, and handing a job over wakes one thread and nothing else. Completions are handed to
-`deliver` (`loop.call_soon_threadsafe`, say), which calls them wherever the store lives. Without an event
-loop, `RealDisk.polled` keeps them until `poll`.
+lanes run side by side, and handing a job over wakes one thread and nothing else. What a store does most, a
+short write and its flush, needs no thread where the kernel flushes by itself (`kernel_flush.py`): the write
+ends in the page cache, and the flush is only begun.
+
+Completions are handed to `deliver` (`loop.call_soon_threadsafe`, say), which calls them wherever the store
+lives; `watch` (by `loop.add_reader`, say) is told which descriptor says that flushes are done, and returns
+what ends that. Without an event loop, `RealDisk.polled` keeps completions until `poll`.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import selectors
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from quorate.storage.disk import (
     Allocate,
     DiskFailed,
+    DiskFull,
     Done,
     Flush,
     FlushDirectory,
@@ -32,6 +39,7 @@ from quorate.storage.disk import (
     Unlink,
     Write,
 )
+from quorate.storage.kernel_flush import KernelFlush
 from quorate.storage.open_files import (
     NO_SPACE,
     OpenFile,
@@ -47,10 +55,17 @@ from quorate.storage.open_files import (
 )
 
 Deliver = Callable[[Callable[[], None]], object]
+Watch = Callable[[int, Callable[[], None]], Callable[[], object]]
 
 LANES_COUNT_MAX = 16
 FLUSHERS_COUNT = 16
+SHORT_WRITE_BYTES = 128 * 1024
+"""What the caller copies to the page cache itself: no longer than it takes to wake a thread."""
 LOCK_FILE = "lock"
+SWITCH_INTERVAL_S = 0.0001
+"""For `sys.setswitchinterval`: how long a disk's thread waits for a busy main thread before it may go on. Five
+milliseconds, as Python has it, are longer than everything that a disk does here.
+"""
 
 _ZEROS = bytes(1024 * 1024)
 
@@ -62,7 +77,8 @@ class DirectoryInUse(Exception):
 class RealDisk:
     """Files below one directory. Close it, or use it in a `with`."""
 
-    def __init__(self, directory: str | Path, deliver: Deliver) -> None:
+    def __init__(self, directory: str | Path, deliver: Deliver, watch: Watch | None = None) -> None:
+        """Without `watch`, every flush is a thread's."""
         self._root = Path(directory).absolute()
         self._deliver = deliver
         self._lanes: dict[str, _Lane] = {}
@@ -74,6 +90,14 @@ class RealDisk:
             make_directory(self._root)
         self._files = OpenFiles(self._root, self._flush)
         self._flushers = ThreadPoolExecutor(FLUSHERS_COUNT, "disk-flush")
+        self._event_fd = -1
+        self._kernel: KernelFlush | None = None
+        self._begun: dict[int, _Begun] = {}
+        """Flushes that the kernel carries out, by its numbers."""
+        if watch is not None and hasattr(os, "eventfd"):
+            self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._kernel = KernelFlush.open(self._event_fd)
+            self._unwatch = watch(self._event_fd, self._flushes_done)
 
     @staticmethod
     def polled(directory: str | Path) -> PolledDisk:
@@ -83,16 +107,65 @@ class RealDisk:
     def submit(self, lane: str, operations: Sequence[Operation], done: Done) -> None:
         assert not self._closed, "a job was submitted to a closed disk"
         queue = self._lanes.get(lane) or self._open_lane(lane)
-        queue.jobs.put((operations, done))
+        if queue.waiting is not None:
+            queue.waiting.append((operations, done))
+        elif self._kernel is None or not self._begin(queue, operations, done):
+            queue.submitted += 1
+            queue.jobs.put((operations, done))
+
+    def _begin(self, lane: _Lane, operations: Sequence[Operation], done: Done) -> bool:
+        """Write now and let the kernel flush, if that is all that is asked for and the lane is idle."""
+        if len(operations) != 2 or lane.submitted != lane.completed:
+            return False
+        write, flush = operations
+        if type(write) is not Write or type(flush) is not Flush or flush.files != (write.file,):
+            return False
+        if sum(map(len, write.buffers)) > SHORT_WRITE_BYTES or not self._files.is_open(write.file):
+            return False
+        assert self._kernel is not None
+        opened = self._files.acquire(write.file)
+        number = None
+        try:
+            self._expect_no_failure(write.file)
+            self._write_to(opened, write)
+            number = self._kernel.begin(opened.fd)
+        except (DiskFailed, DiskFull):
+            pass  # A thread repeats it, and says so in the usual way.
+        finally:
+            if number is None:
+                self._files.release(opened)
+        if number is None:
+            return False
+        opened.unflushed = False  # A write that ends while the flush runs sets it again.
+        lane.waiting = []
+        self._begun[number] = _Begun(lane, write.file, opened, done)
+        return True
+
+    def _flushes_done(self) -> None:
+        """The kernel says that flushes have ended."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._event_fd)
+        if self._kernel is None:
+            return
+        for number, failure in self._kernel.done():
+            lane, file, opened, done = self._begun.pop(number)
+            self._files.release(opened)
+            error = self._failed_for_good(file, failure) if failure is not None else None
+            waiting, lane.waiting = lane.waiting, None
+            for job in waiting or ():
+                lane.submitted += 1
+                lane.jobs.put(job)
+            done(error, [])
 
     def _open_lane(self, lane: str) -> _Lane:
         with self._mutex:
             if lane not in self._lanes:
                 assert len(self._lanes) < LANES_COUNT_MAX
-                jobs: SimpleQueue[_Job | None] = SimpleQueue()
-                thread = threading.Thread(target=self._work, args=(jobs,), name=f"disk-{lane}", daemon=True)
-                self._lanes[lane] = _Lane(jobs, thread)
-                thread.start()
+                made = self._lanes[lane] = _Lane()
+                made.thread = threading.Thread(
+                    target=self._work, args=(made,), name=f"disk-{lane}", daemon=True
+                )
+                made.thread.start()
             return self._lanes[lane]
 
     def list_now(self, directory: str) -> list[str]:
@@ -136,11 +209,20 @@ class RealDisk:
         if self._closed:
             return
         self._closed = True
+        if self._kernel is not None:
+            self._kernel.close()
+            for begun in self._begun.values():
+                self._files.release(begun.opened)
+                for job in begun.lane.waiting or ():
+                    begun.lane.jobs.put(job)
         for lane in self._lanes.values():
             lane.jobs.put(None)
         for lane in self._lanes.values():
             lane.thread.join()
         self._flushers.shutdown()
+        if self._event_fd >= 0:
+            self._unwatch()
+            os.close(self._event_fd)
         self._files.close()
         if self._lock_fd is not None:
             os.close(self._lock_fd)
@@ -153,8 +235,8 @@ class RealDisk:
     ) -> None:
         self.close()
 
-    def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
-        while (job := jobs.get()) is not None:
+    def _work(self, lane: _Lane) -> None:
+        while (job := lane.jobs.get()) is not None:
             operations, done = job
             error: Exception | None = None
             results: list[bytes] = []
@@ -163,7 +245,7 @@ class RealDisk:
             except Exception as raised:  # the one who submitted decides what it means
                 error = raised
             with suppress(RuntimeError):  # the event loop is closed: nobody is left to be told
-                self._deliver(_Completion(done, error, results))
+                self._deliver(_Completion(lane, done, error, results))
 
     def _execute(self, operations: Sequence[Operation]) -> list[bytes]:
         results: list[bytes] = []
@@ -194,6 +276,12 @@ class RealDisk:
     def _write(self, operation: Write) -> None:
         opened = self._files.acquire(operation.file, create=True)
         try:
+            self._write_to(opened, operation)
+        finally:
+            self._files.release(opened)
+
+    def _write_to(self, opened: OpenFile, operation: Write) -> None:
+        try:
             size_before: int | None = None  # It cannot grow: there is nothing to take back.
             if operation.at + sum(map(len, operation.buffers)) > opened.size_at_least:
                 size_before = opened.size_at_least = os.fstat(opened.fd).st_size
@@ -209,7 +297,6 @@ class RealDisk:
             raise in_words(operation.file, error) from error
         finally:
             opened.unflushed = True
-            self._files.release(opened)
 
     def _allocate(self, file: str, size: int) -> None:
         """Zeros are written, not only reserved: a flush of reserved blocks would have to flush metadata too.
@@ -285,37 +372,79 @@ class PolledDisk(RealDisk):
     """A disk without an event loop: completions are called from inside `poll`."""
 
     def __init__(self, directory: str | Path) -> None:
-        self._completions: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        super().__init__(directory, self._completions.put)
+        self._completions: deque[Callable[[], None]] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._bell, bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(self._bell, selectors.EVENT_READ, lambda: os.read(self._bell, 4096))
+
+        def keep(completion: Callable[[], None]) -> None:
+            self._completions.append(completion)
+            with suppress(BlockingIOError):  # It is ringing already.
+                os.write(bell, b"!")
+
+        def watch(fd: int, done: Callable[[], None]) -> Callable[[], object]:
+            self._selector.register(fd, selectors.EVENT_READ, done)
+            return lambda: self._selector.unregister(fd)
+
+        self._bell_rope = bell
+        super().__init__(directory, keep, watch)
 
     def poll(self, timeout: float | None = 0.0) -> int:
         """Call what has completed, and say how many; wait up to `timeout` (None: for ever) for the first."""
         called_count = 0
-        try:
-            completion = self._completions.get(timeout != 0, timeout or None)
-            while True:
-                completion()
-                called_count += 1
-                completion = self._completions.get_nowait()
-        except Empty:
-            return called_count
+        for key, _ in self._selector.select(None if timeout is None else timeout):
+            begun_count = len(self._begun)
+            key.data()
+            called_count += max(0, begun_count - len(self._begun))
+        while self._completions:
+            self._completions.popleft()()
+            called_count += 1
+        return called_count
+
+    def close(self) -> None:
+        if not self._closed:
+            super().close()
+            self._selector.close()
+            os.close(self._bell)
+            os.close(self._bell_rope)
 
 
 _Job = tuple[Sequence[Operation], Done]
 
 
-class _Lane(NamedTuple):
-    jobs: SimpleQueue[_Job | None]
-    thread: threading.Thread
+class _Lane:
+    """Jobs that run one behind the other."""
+
+    __slots__ = ("completed", "jobs", "submitted", "thread", "waiting")
+
+    def __init__(self) -> None:
+        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self.thread: threading.Thread
+        self.submitted = 0
+        self.completed = 0
+        """Jobs given to the thread, and those of them whose completion was called."""
+        self.waiting: list[_Job] | None = None
+        """What was submitted while the kernel flushes for this lane; None while it does not."""
+
+
+class _Begun(NamedTuple):
+    """A job whose flush is the kernel's."""
+
+    lane: _Lane
+    file: str
+    opened: OpenFile
+    done: Done
 
 
 class _Completion:
-    __slots__ = ("done", "error", "results")
+    __slots__ = ("done", "error", "lane", "results")
 
-    def __init__(self, done: Done, error: Exception | None, results: list[bytes]) -> None:
+    def __init__(self, lane: _Lane, done: Done, error: Exception | None, results: list[bytes]) -> None:
+        self.lane = lane
         self.done = done
         self.error = error
         self.results = results
 
     def __call__(self) -> None:
+        self.lane.completed += 1
         self.done(self.error, self.results)

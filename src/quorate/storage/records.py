@@ -248,10 +248,7 @@ def pack_entry(into: list[Buffer], kind: int, sequence: int, ordinal: int, item:
         position,
         cuts,
     )
-    into.append(prefix[:20])
-    into.append(_CRC.pack(crc32c(prefix, frame.checksum)))
-    into.append(prefix[20:])
-    into.append(frame.head)
+    into += (prefix[:20], _CRC.pack(crc32c(prefix, frame.checksum)), prefix[20:], frame.head)
     if not large:
         into.append(frame.payload)
 
@@ -266,17 +263,8 @@ def pack_marks(after: int, upto: int, marks: list[bytes]) -> bytes:
     return b"".join((_MARKS.pack(after, upto), *marks))
 
 
-def pack_mark(
-    partition: Partition,
-    head: EntryId,
-    checksum: int,
-    segment: int,
-    end: int,
-    commit: int,
-    state_number: int,
-    cuts: int,
-) -> bytes:
-    return _MARK.pack(partition, head.epoch, head.offset, checksum, segment, end, commit, state_number, cuts)
+pack_mark = _MARK.pack
+"""One line of marks: partition, epoch, offset, checksum, segment, end, commit, state number, cuts."""
 
 
 def unpack_marks(body: Buffer) -> tuple[int, int, list[Mark]]:

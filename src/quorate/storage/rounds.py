@@ -53,7 +53,6 @@ class Batch:
         "barred",
         "before",
         "directories",
-        "entries",
         "failures",
         "files",
         "firsts",
@@ -83,13 +82,13 @@ class Batch:
         """What can be done once all of it is durable."""
         self.awaits: list[Partition] = []
         """Deleted partitions whose files must be gone before this is written."""
-        self.entries: dict[Log, None] = {}
         self.views: dict[Log, tuple[View, tuple[bytes, int, bool]]] | None = None
         """The logs as this round leaves them: set when nothing can be added any more."""
 
     def add(self, log: Log, io: int) -> None:
+        if log not in self.ios:
+            self.firsts[log] = io
         self.ios[log] = io
-        self.firsts.setdefault(log, io)
 
     def add_record(self, kind: int, log: Log, body: bytes, kept: tuple[int, int] | None = None) -> None:
         """`kept`: the entries between these offsets are left, because of this order."""
@@ -114,7 +113,6 @@ class Batch:
         self.failures = [failure for failure in self.failures if failure[0] is not log]
         self.ios.pop(log, None)
         self.firsts.pop(log, None)
-        self.entries.pop(log, None)
         if self.views is not None:
             self.views.pop(log, None)
 
@@ -211,7 +209,8 @@ class Rounds:
 
     def waiting_entries(self) -> list[Log]:
         """Logs whose entries wait for a round."""
-        return list(dict.fromkeys(log for batch in self._queue for log in batch.entries))
+        orders = (order for batch in self._queue for order in batch.orders)
+        return list(dict.fromkeys(log for kind, log, _, _ in orders if kind in (ENTRY, LARGE)))
 
     @property
     def waiting_bytes(self) -> int:
@@ -418,12 +417,13 @@ def joined(operations: Iterable[Operation]) -> list[Operation]:
 def mark_of(log: Log) -> bytes:
     """What is durable of a log, in one line of a record."""
     view = log.durable
-    segment = view.segments[-1].base if view.segments else NO_SEGMENT
+    head, segments = view.head, view.segments
     return pack_mark(
         log.partition,
-        view.head,
+        head.epoch,
+        head.offset,
         view.checksum,
-        segment,
+        segments[-1].base if segments else NO_SEGMENT,
         view.end,
         log.commit,
         log.durable_state[1],

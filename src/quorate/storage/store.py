@@ -63,6 +63,9 @@ class Store:
         self._write_back = WriteBack(shared, self._rounds)
         self._snapshots = Snapshots(shared)
         self._reader = Reader(shared)
+        settings = shared.settings
+        self._small_bytes = min(settings.journal_entry_max, settings.round_bytes_max - _ENTRY_BYTES)
+        """The payload of an entry that the journal carries, whatever else is ordered."""
         self._recovered: dict[Partition, RecoveredLog] = {}
         self._strangers: frozenset[str] = frozenset()
         """Directories of partitions that the journal does not know: never touched (rule 4)."""
@@ -182,6 +185,10 @@ class Store:
         if log.failed:
             return []
         prev, checksum = log.head, log.checksum
+        if len(headers) == len(payloads) == 1:  # By far the most frequent.
+            header = headers[0]
+            payload = batches.stamp(payloads[0], offset=header.offset, epoch=header.epoch)
+            return [build(partition, header, payload, prev, checksum)]
         frames = []
         waiting = iter(payloads)
         for header in headers:
@@ -197,7 +204,11 @@ class Store:
     def append(self, partition: Partition, io: int, frames: Sequence[Frame]) -> None:
         """The log goes on with these entries. Frames that do not continue its chain are refused."""
         log = self._logs[partition]
-        if log.failed or self._shared.dead:
+        shared = self._shared
+        if log.failed or shared.dead:
+            return
+        if len(frames) == 1 and not shared.full and frames[0].header.size <= self._small_bytes:
+            self._append_small(log, io, frames[0])
             return
         head, checksum = log.head, log.checksum
         size = 0
@@ -208,11 +219,11 @@ class Store:
             header = frame.header
             head, checksum = header.id, frame.checksum
             size += _ENTRY_BYTES + header.size
-        if self._shared.full and not self._fits(frames, size):
+        if shared.full and not self._fits(frames, size):
             self._rounds.refuse(log, io, DISK_FULL)
             return
         # An order is never divided between rounds: one that is too big for the journal goes around it.
-        settings = self._shared.settings
+        settings = shared.settings
         large_from = settings.journal_entry_max if size <= settings.round_bytes_max else 0
         # Control entries are small, and recovery must be able to decode them from the journal alone.
         around = [frame.header.size > large_from and frame.header.kind != Kind.CONTROL for frame in frames]
@@ -232,7 +243,18 @@ class Store:
             else:
                 orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
                 batch.size += _ENTRY_BYTES + frame.header.size
-        batch.entries[log] = None
+        batch.add(log, io)
+
+    def _append_small(self, log: Log, io: int, frame: Frame) -> None:
+        """The same for what nearly every order is: one entry that the journal carries."""
+        if frame.prev_checksum != log.checksum or frame.prev != log.head:
+            self._rounds.refuse(log, io, f"chain broken: {frame} does not continue {log.head} of {log}")
+            return
+        batch = self._rounds.batch(log)
+        segment, position = log.place(frame)
+        log.push(frame, segment, position)
+        batch.orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
+        batch.size += _ENTRY_BYTES + frame.header.size
         batch.add(log, io)
 
     def _fits(self, frames: Sequence[Frame], size: int) -> bool:
