@@ -32,5 +32,5 @@ if __name__ == "__main__":
     from quorate.storage import real_disk
 
     real_disk.flush_descriptor = flush_or_fail  # type: ignore[attr-defined]
-    KernelFlush.done = done_or_failed  # type: ignore[method-assign]
+    KernelFlush.done = done_or_failed  # type: ignore[method-assign, assignment]
     sys.exit(main(sys.argv[2:]))

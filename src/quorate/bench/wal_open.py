@@ -92,10 +92,13 @@ def build(path: Path, size_mib: int) -> None:
     payload = payload_of(ENTRY_BYTES)
     with OpenStore(path, partitions=1) as opened:
         opened.append(repeat(payload, size_mib * MIB // ENTRY_BYTES), in_flight=64)
+        opened.rest()
         file = opened.disk.journal_file
         while opened.disk.journal_file == file:
             opened.append(repeat(payload, 32), in_flight=64)
+            opened.rest()  # How far the segments are behind the journal must not depend on this machine.
         opened.append(repeat(payload, JOURNALED_ENTRIES), in_flight=64)
+        opened.rest()
 
 
 def measure_in_a_process(path: Path) -> Opened:

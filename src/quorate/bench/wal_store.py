@@ -26,11 +26,18 @@ class CountingDisk(PolledDisk):
     def __init__(self, directory: Path) -> None:
         self.flushes = 0
         self.bytes_read = 0
+        self.jobs_open = 0
         self.journal_file = ""
         """The journal's file that was written last: it changes with the journal's generation."""
         super().__init__(directory)
 
     def submit(self, lane: str, operations: Sequence[Operation], done: Done) -> None:
+        self.jobs_open += 1
+
+        def counted(error: Exception | None, results: list[bytes]) -> None:
+            self.jobs_open -= 1
+            done(error, results)
+
         for operation in operations:
             if type(operation) is Flush:
                 self.flushes += len(operation.files)
@@ -38,7 +45,7 @@ class CountingDisk(PolledDisk):
                 self.journal_file = operation.file
             elif type(operation) is ReadAt:
                 self.bytes_read += operation.length
-        super().submit(lane, operations, done)
+        super().submit(lane, operations, counted)
 
     def read_now(self, file: str, at: int, length: int) -> bytes:
         found = super().read_now(file, at, length)
@@ -117,6 +124,13 @@ class OpenStore:
         """Until everything ordered is on the disk."""
         self.store.pump()
         while any(log.persisted < log.io for log in self.logs.values()):
+            self.disk.poll(None)
+            self.store.pump()
+
+    def rest(self) -> None:
+        """Until nothing is under way, not even what nobody waits for."""
+        self.settle()
+        while self.disk.jobs_open:
             self.disk.poll(None)
             self.store.pump()
 

@@ -321,7 +321,7 @@ class Reader:
         self, log: Log, place: int, found: list[Span], done: GotSpans, again: GotSpans
     ) -> None:
         """Verify one segment; `again` if what was checked is not what stands there now."""
-        checking = SegmentCheck(log, place, self._shared.settings.read_bytes)
+        checking = SegmentCheck(log, place, self._shared.settings.check_bytes)
         rewrites = log.rewrites
         file = log.file(log.segments[place].base)
 

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from quorate.storage.disk import (
     Allocate,
@@ -59,10 +59,11 @@ Watch = Callable[[int, Callable[[], None]], Callable[[], object]]
 
 LANES_COUNT_MAX = 16
 FLUSHERS_COUNT = 16
+FILES_FLUSHED_MAX = 4
 SHORT_WRITE_BYTES = 128 * 1024
 """What the caller copies to the page cache itself: no longer than it takes to wake a thread."""
 LOCK_FILE = "lock"
-SWITCH_INTERVAL_S = 0.0001
+SWITCH_INTERVAL_S = 0.00005
 """For `sys.setswitchinterval`: how long a disk's thread waits for a busy main thread before it may go on. Five
 milliseconds, as Python has it, are longer than everything that a disk does here.
 """
@@ -92,8 +93,8 @@ class RealDisk:
         self._flushers = ThreadPoolExecutor(FLUSHERS_COUNT, "disk-flush")
         self._event_fd = -1
         self._kernel: KernelFlush | None = None
-        self._begun: dict[int, _Begun] = {}
-        """Flushes that the kernel carries out, by its numbers."""
+        self._begun: dict[int, tuple[_Begun, str, OpenFile]] = {}
+        """Flushes that the kernel carries out, by its numbers: the job, the file."""
         if watch is not None and hasattr(os, "eventfd"):
             self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             self._kernel = KernelFlush.open(self._event_fd)
@@ -118,44 +119,58 @@ class RealDisk:
         if len(operations) != 2 or lane.submitted != lane.completed:
             return False
         write, flush = operations
-        if type(write) is not Write or type(flush) is not Flush or flush.files != (write.file,):
+        if type(write) is not Write or type(flush) is not Flush:
             return False
-        if sum(map(len, write.buffers)) > SHORT_WRITE_BYTES or not self._files.is_open(write.file):
+        if sum(map(len, write.buffers)) > SHORT_WRITE_BYTES or len(flush.files) > FILES_FLUSHED_MAX:
             return False
-        assert self._kernel is not None
-        opened = self._files.acquire(write.file)
-        number = None
+        if self._flush_failure is not None or not all(map(self._files.is_open, (write.file, *flush.files))):
+            return False
         try:
-            self._expect_no_failure(write.file)
-            self._write_to(opened, write)
-            number = self._kernel.begin(opened.fd)
+            self._write(write)
         except (DiskFailed, DiskFull):
-            pass  # A thread repeats it, and says so in the usual way.
-        finally:
+            return False  # A thread repeats it, and says so in the usual way.
+        assert self._kernel is not None
+        job = _Begun(lane, operations, done)
+        for file in flush.files:
+            opened = self._files.acquire(file)
+            opened.unflushed = False  # A write that ends while the flush runs sets it again.
+            number = self._kernel.begin(opened.fd)
             if number is None:
+                opened.unflushed = True
                 self._files.release(opened)
-        if number is None:
-            return False
-        opened.unflushed = False  # A write that ends while the flush runs sets it again.
-        lane.waiting = []
-        self._begun[number] = _Begun(lane, write.file, opened, done)
-        return True
+                break
+            self._begun[number] = job, file, opened
+            job.files_left += 1
+        else:
+            job.complete = True
+        if job.files_left:
+            lane.waiting = []
+        return job.files_left > 0
 
     def _flushes_done(self) -> None:
         """The kernel says that flushes have ended."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._event_fd)
-        if self._kernel is None:
-            return
-        for number, failure in self._kernel.done():
-            lane, file, opened, done = self._begun.pop(number)
+        for number, failure in self._kernel.done() if self._kernel is not None else ():
+            job, file, opened = self._begun.pop(number)
             self._files.release(opened)
-            error = self._failed_for_good(file, failure) if failure is not None else None
-            waiting, lane.waiting = lane.waiting, None
-            for job in waiting or ():
-                lane.submitted += 1
-                lane.jobs.put(job)
-            done(error, [])
+            if failure is not None:
+                job.error = self._failed_for_good(file, failure)
+            job.files_left -= 1
+            if not job.files_left:
+                self._end(job)
+
+    def _end(self, job: _Begun) -> None:
+        """All that was begun has ended: tell, and let the lane go on."""
+        lane = job.lane
+        waiting, lane.waiting = lane.waiting or [], None
+        if not job.complete and job.error is None:  # The kernel did not take all of it: a thread does it.
+            waiting.insert(0, (job.operations, job.done))
+        for other in waiting:
+            lane.submitted += 1
+            lane.jobs.put(other)
+        if job.complete or job.error is not None:
+            job.done(job.error, [])
 
     def _open_lane(self, lane: str) -> _Lane:
         with self._mutex:
@@ -211,10 +226,11 @@ class RealDisk:
         self._closed = True
         if self._kernel is not None:
             self._kernel.close()
-            for begun in self._begun.values():
-                self._files.release(begun.opened)
-                for job in begun.lane.waiting or ():
-                    begun.lane.jobs.put(job)
+            for job, _, opened in self._begun.values():
+                self._files.release(opened)
+                for other in job.lane.waiting or ():
+                    job.lane.jobs.put(other)
+                job.lane.waiting = []
         for lane in self._lanes.values():
             lane.jobs.put(None)
         for lane in self._lanes.values():
@@ -427,13 +443,19 @@ class _Lane:
         """What was submitted while the kernel flushes for this lane; None while it does not."""
 
 
-class _Begun(NamedTuple):
-    """A job whose flush is the kernel's."""
+class _Begun:
+    """A job whose flushes are the kernel's."""
 
-    lane: _Lane
-    file: str
-    opened: OpenFile
-    done: Done
+    __slots__ = ("complete", "done", "error", "files_left", "lane", "operations")
+
+    def __init__(self, lane: _Lane, operations: Sequence[Operation], done: Done) -> None:
+        self.lane = lane
+        self.operations = operations
+        self.done = done
+        self.files_left = 0
+        self.error: Exception | None = None
+        self.complete = False
+        """The flushes of all files were begun."""
 
 
 class _Completion:

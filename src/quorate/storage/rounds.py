@@ -37,7 +37,7 @@ from quorate.storage.records import (
     pack_marks,
     pack_record,
 )
-from quorate.storage.shared import LANE_JOURNAL, Shared
+from quorate.storage.shared import LANE_EARLY, LANE_JOURNAL, Shared
 
 DISK_FULL = "disk full"
 _COPIED = frozenset(int(kind) for kind in COPIED)
@@ -57,6 +57,7 @@ class Batch:
         "files",
         "firsts",
         "ios",
+        "large",
         "orders",
         "size",
         "views",
@@ -72,6 +73,8 @@ class Batch:
         """The last and the first io of each log."""
         self.before: list[tuple[Log, Operation]] = []
         """What must be done before the journal says that it is."""
+        self.large: list[tuple[Log, Write]] = []
+        """Entries that go straight to their segments. Not yet written: see `Rounds._write_early`."""
         self.files: list[tuple[Log, str]] = []
         self.directories: list[tuple[Log, str]] = []
         """What is flushed along with the journal."""
@@ -107,6 +110,7 @@ class Batch:
         """As if this log had ordered nothing; unless it was to be deleted."""
         self.orders = [order for order in self.orders if order[1] is not log or order[0] == DELETE]
         self.before = [pair for pair in self.before if pair[0] is not log]
+        self.large = [pair for pair in self.large if pair[0] is not log]
         self.files = [pair for pair in self.files if pair[0] is not log]
         self.directories = [pair for pair in self.directories if pair[0] is not log]
         self.after = [pair for pair in self.after if pair[0] is not log]
@@ -126,6 +130,7 @@ class Rounds:
 
     __slots__ = (
         "_copies",
+        "_early",
         "_held",
         "_notifying",
         "_previous",
@@ -145,6 +150,8 @@ class Rounds:
         """Logs that the last round touched: the next one starts with their marks."""
         self._copies: list[Record] = []
         self._held = 0
+        self._early = 0
+        """Jobs that write entries of coming rounds; no round starts before they are done."""
         self._notifying = False
         self.busy = False
         """A round, or a change of generation, is on its way in the journal's lane."""
@@ -229,7 +236,10 @@ class Rounds:
 
     def pump(self) -> None:
         """Start a round, if none is on its way and something is ordered."""
-        if self.busy or self._held or self._notifying or self._shared.dead:
+        if self._held or self._notifying or self._shared.dead:
+            return
+        if self.busy:
+            self._write_early()
             return
         while len(self._queue) > 1 and self._queue[0].idle:
             self._queue.popleft()
@@ -240,7 +250,9 @@ class Rounds:
         ):
             return
         batch.close()
-        if not batch.orders and not batch.before:
+        if self._early:
+            return  # It starts when its large entries are written; nothing joins it any more.
+        if not batch.orders and not batch.before and not batch.large:
             self.busy = True
             self._shared.submit(LANE_JOURNAL, (), lambda _: self._finish(batch, None))
             return
@@ -254,7 +266,7 @@ class Rounds:
     def _start(self, batch: Batch) -> None:
         journal = self._shared.journal
         prepared = None
-        operations = joined(operation for _, operation in batch.before)
+        operations = joined(operation for _, operation in (*batch.large, *batch.before))
         files = [file for _, file in batch.files]
         if batch.orders:
             prepared = journal.prepare(*self._build(batch, journal.sequence + 1))
@@ -266,6 +278,34 @@ class Rounds:
             FlushDirectory(directory) for directory in dict.fromkeys(name for _, name in batch.directories)
         ]
         self._shared.submit(LANE_JOURNAL, operations, lambda error: self._done(batch, prepared, error))
+
+    def _write_early(self) -> None:
+        """Large entries of the next round can be written while this one is being flushed.
+
+        Not where a log was cut: before that is durable, nothing may be written over what is cut.
+        """
+        if len(self._queue) < 2 or self._shared.full:
+            return
+        batch = self._queue[1]
+        if not batch.large or batch.awaits or batch.barred or self._queue[0].barred:
+            return
+        waiting_bytes = sum(len(buffer) for _, write in batch.large for buffer in write.buffers)
+        if waiting_bytes < self._shared.settings.early_bytes:
+            return
+        if not all(log.durable_state[1] for log, _ in batch.large):
+            return  # Files of a partition that the journal does not know would belong to nobody after a crash.
+        writes, batch.large = batch.large, []
+
+        def done(error: DiskFull | None) -> None:
+            self._early -= 1
+            if error is not None:  # The round repeats it, and says what became of it.
+                alive = [pair for pair in writes if pair[0] in batch.ios]
+                batch.large = alive + batch.large
+            if not self.busy:
+                self.pump()
+
+        self._early += 1
+        self._shared.submit(LANE_EARLY, joined(write for _, write in writes), done)
 
     def _opening_size(self) -> int:
         """Bytes of what a round says about the one before it."""
@@ -296,7 +336,7 @@ class Rounds:
     def _done(self, batch: Batch, prepared: Round | None, error: DiskFull | None) -> None:
         shared = self._shared
         if error is not None:
-            logs = list(dict.fromkeys(log for log, _ in batch.before))
+            logs = list(dict.fromkeys(log for log, _ in (*batch.large, *batch.before)))
             if not logs:  # The journal's own space was allocated long ago.
                 shared.die(f"the journal cannot be written: {error}")
                 return
@@ -310,7 +350,7 @@ class Rounds:
 
     def _again(self, batch: Batch) -> None:
         """What is left of a batch after some of its logs have failed."""
-        if batch.orders or batch.before:
+        if batch.orders or batch.before or batch.large:
             self._start(batch)
         else:
             self._shared.submit(LANE_JOURNAL, (), lambda _: self._finish(batch, None))

@@ -17,6 +17,8 @@ class StoreSettings(msgspec.Struct, frozen=True, gc=False):
     """Rounds start at multiples of this, so that writing one never touches a sector of another."""
     journal_entry_max: int = 16 * KIB
     """Larger entries go straight to their segment, and the journal holds only their header."""
+    early_bytes: int = 1 * MIB
+    """So much of them is written before their round's turn has come: worth waking a thread for."""
     round_bytes_max: int = 4 * MIB
     """A round that has gathered this much takes no further orders."""
     write_back_bytes: int = 8 * MIB
@@ -31,6 +33,8 @@ class StoreSettings(msgspec.Struct, frozen=True, gc=False):
     """Newest frames of all logs that are kept in memory for whoever reads them next."""
     read_bytes: int = 1 * MIB
     """How much is read from a segment at once, unless one entry is larger."""
+    check_bytes: int = 4 * MIB
+    """How much is read at once where all of it is checked."""
     headers_max: int = 2048
     """Newest headers of a log that are found out when it is opened."""
     mark_delay_s: float = 0.05
@@ -49,6 +53,7 @@ TINY = StoreSettings(
     marks_bytes=16 * KIB,
     align_bytes=128,
     journal_entry_max=1 * KIB,
+    early_bytes=512,
     round_bytes_max=8 * KIB,
     write_back_bytes=6 * KIB,
     carry_bytes_max=2 * KIB,
@@ -56,6 +61,7 @@ TINY = StoreSettings(
     index_bytes=512,
     tail_bytes=16 * KIB,
     read_bytes=4 * KIB,
+    check_bytes=4 * KIB,
     headers_max=64,
     mark_delay_s=0.02,
     retry_s=0.05,

@@ -12,6 +12,7 @@ from quorate.storage.log import Log, Memory
 from quorate.storage.settings import StoreSettings
 
 LANE_JOURNAL = "journal"
+LANE_EARLY = "early"
 LANE_SEGMENTS = "segments"
 LANE_MARKS = "marks"
 LANE_SNAPSHOTS = "snapshots"

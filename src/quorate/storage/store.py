@@ -42,7 +42,7 @@ from quorate.storage.records import (
     item_bytes,
 )
 from quorate.storage.recovery import RecoveredLog, Recovery
-from quorate.storage.rounds import DISK_FULL, Rounds
+from quorate.storage.rounds import DISK_FULL, Batch, Rounds
 from quorate.storage.settings import TINY, StoreSettings
 from quorate.storage.shared import LANE_SEGMENTS, Listener, Shared
 from quorate.storage.snapshots import Snapshots
@@ -63,9 +63,6 @@ class Store:
         self._write_back = WriteBack(shared, self._rounds)
         self._snapshots = Snapshots(shared)
         self._reader = Reader(shared)
-        settings = shared.settings
-        self._small_bytes = min(settings.journal_entry_max, settings.round_bytes_max - _ENTRY_BYTES)
-        """The payload of an entry that the journal carries, whatever else is ordered."""
         self._recovered: dict[Partition, RecoveredLog] = {}
         self._strangers: frozenset[str] = frozenset()
         """Directories of partitions that the journal does not know: never touched (rule 4)."""
@@ -207,9 +204,6 @@ class Store:
         shared = self._shared
         if log.failed or shared.dead:
             return
-        if len(frames) == 1 and not shared.full and frames[0].header.size <= self._small_bytes:
-            self._append_small(log, io, frames[0])
-            return
         head, checksum = log.head, log.checksum
         size = 0
         for frame in frames:
@@ -217,45 +211,47 @@ class Store:
                 self._rounds.refuse(log, io, f"chain broken: {frame} does not continue {head} of {log}")
                 return
             header = frame.header
-            head, checksum = header.id, frame.checksum
             size += _ENTRY_BYTES + header.size
+            head, checksum = header.id, frame.checksum
         if shared.full and not self._fits(frames, size):
             self._rounds.refuse(log, io, DISK_FULL)
             return
         # An order is never divided between rounds: one that is too big for the journal goes around it.
         settings = shared.settings
         large_from = settings.journal_entry_max if size <= settings.round_bytes_max else 0
-        # Control entries are small, and recovery must be able to decode them from the journal alone.
-        around = [frame.header.size > large_from and frame.header.kind != Kind.CONTROL for frame in frames]
-        batch = self._rounds.batch(log, direct=any(around))
-        orders = batch.orders
-        for frame, large in zip(frames, around, strict=True):
-            segment, position = log.place(frame)
-            log.push(frame, segment, position)
-            if large:
-                orders.append((LARGE, log, (frame, segment, position, log.cuts, True), None))
-                batch.size += _ENTRY_BYTES
-                batch.before.append((log, Write(log.file(segment), position, (frame.head, frame.payload))))
-                batch.files.append((log, log.file(segment)))
-                if segment not in log.named:
-                    batch.directories.append((log, log.directory))
-                    batch.after.append((log, partial(log.name, segment, log.changes)))
-            else:
-                orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
-                batch.size += _ENTRY_BYTES + frame.header.size
+        if size <= large_from:  # Even the sum is small: the most frequent case by far.
+            batch = self._rounds.batch(log)
+            for frame in frames:
+                segment, position = log.place(frame)
+                log.push(frame, segment, position)
+                batch.orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
+            batch.size += size
+        else:
+            # Control entries are small, and recovery must be able to decode them from the journal alone.
+            around = [
+                frame.header.size > large_from and frame.header.kind != Kind.CONTROL for frame in frames
+            ]
+            batch = self._rounds.batch(log, direct=any(around))
+            for frame, large in zip(frames, around, strict=True):
+                self._order(batch, log, frame, large)
         batch.add(log, io)
 
-    def _append_small(self, log: Log, io: int, frame: Frame) -> None:
-        """The same for what nearly every order is: one entry that the journal carries."""
-        if frame.prev_checksum != log.checksum or frame.prev != log.head:
-            self._rounds.refuse(log, io, f"chain broken: {frame} does not continue {log.head} of {log}")
-            return
-        batch = self._rounds.batch(log)
+    def _order(self, batch: Batch, log: Log, frame: Frame, large: bool) -> None:
+        """One entry goes into the journal, or straight to its segment."""
         segment, position = log.place(frame)
         log.push(frame, segment, position)
-        batch.orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
-        batch.size += _ENTRY_BYTES + frame.header.size
-        batch.add(log, io)
+        if not large:
+            batch.orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
+            batch.size += _ENTRY_BYTES + frame.header.size
+            return
+        file = log.file(segment)
+        batch.orders.append((LARGE, log, (frame, segment, position, log.cuts, True), None))
+        batch.size += _ENTRY_BYTES
+        batch.large.append((log, Write(file, position, (frame.head, frame.payload))))
+        batch.files.append((log, file))
+        if segment not in log.named:
+            batch.directories.append((log, log.directory))
+            batch.after.append((log, partial(log.name, segment, log.changes)))
 
     def _fits(self, frames: Sequence[Frame], size: int) -> bool:
         """Whether the journal has room to keep these entries for as long as the disk is full."""
