@@ -123,19 +123,17 @@ def verify(payload: Buffer) -> BatchHeader:
     return header
 
 
-def stamp(payload: Buffer, *, offset: int, epoch: int) -> bytes:
-    """A copy of the batch with its place in a log filled in.
+def stamp(payload: Buffer, *, offset: int, epoch: int) -> Buffer:
+    """The batch with its place in a log filled in.
 
-    One copy of the payload on purpose: it is cheap beside any write, and lets go of the request that the
-    payload is a part of.
+    A writable payload was given away, and is stamped where it lies. Of any other a copy is made.
     """
-    stamped = _STAMP.pack(offset, len(payload) - LENGTH_EXCLUDES, epoch & LEADER_EPOCH_MASK)
-    return b"".join((stamped, memoryview(payload)[_STAMP.size :]))
-
-
-def stamp_in_place(payload: bytearray | memoryview, *, offset: int, epoch: int) -> None:
-    """The same without a copy, for whoever owns a writable payload."""
-    _STAMP.pack_into(payload, 0, offset, len(payload) - LENGTH_EXCLUDES, epoch & LEADER_EPOCH_MASK)
+    view = memoryview(payload)
+    length, epoch = len(payload) - LENGTH_EXCLUDES, epoch & LEADER_EPOCH_MASK
+    if view.readonly:
+        return b"".join((_STAMP.pack(offset, length, epoch), view[_STAMP.size :]))
+    _STAMP.pack_into(payload, 0, offset, length, epoch)
+    return payload
 
 
 def encode_records(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle, islice, repeat
+from itertools import repeat
 from pathlib import Path
 from shutil import rmtree
 from time import perf_counter
@@ -24,22 +24,23 @@ def large_entries(
     directory: Path, say: Say, *, count: int, repetitions: int
 ) -> tuple[list[Figure], list[Claim]]:
     """64 KiB entries through the store, and the same bytes raw with as many flushes."""
-    payloads = [payload_of(LARGE_BYTES, seed) for seed in range(IN_FLIGHT)]
-    bytes_count = sum(map(len, islice(cycle(payloads), count)))
+    # As they arrive: each in a buffer of its own, which is given away.
+    payloads = [bytearray(payload_of(LARGE_BYTES)) for _ in range(count)]
+    bytes_count = sum(map(len, payloads))
     flushes: list[int] = []
 
     def store() -> float:
         with fresh(directory) as place, OpenStore(place, partitions=1) as opened:
             flushes_before = opened.disk.flushes
             began = perf_counter()
-            opened.append(islice(cycle(payloads), count), in_flight=IN_FLIGHT)
+            opened.append(payloads, in_flight=IN_FLIGHT)
             seconds = perf_counter() - began
             flushes.append(opened.disk.flushes - flushes_before)
         return bytes_count / seconds / MIB
 
     def raw() -> float:
         with fresh(directory) as place:
-            seconds = write_raw(place / "raw", payloads, count=count, flushes=flushes[-1])
+            seconds = write_raw(place / "raw", payloads, flushes=flushes[-1])
         return bytes_count / seconds / MIB
 
     say(f"{count:,} entries of 64 KiB, {IN_FLIGHT} in flight")
@@ -100,18 +101,17 @@ def small_entries(
     )
 
 
-def write_raw(file: Path, payloads: list[bytes], *, count: int, flushes: int) -> float:
+def write_raw(file: Path, payloads: Sequence[bytes | bytearray], *, flushes: int) -> float:
     """Seconds to append `count` payloads to a new file, with `flushes` flushes spread evenly over them."""
     flush = getattr(os, "fdatasync", os.fsync)
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
-        waiting = cycle(payloads)
         began = perf_counter()
         written = 0
         for number in range(1, flushes + 1):
-            until = count * number // flushes
+            until = len(payloads) * number // flushes
             while written < until:
-                many = list(islice(waiting, min(until - written, IOV_MAX)))
+                many = payloads[written : min(until, written + IOV_MAX)]
                 sent = os.writev(fd, many)
                 assert sent == sum(map(len, many))
                 written += len(many)

@@ -12,7 +12,7 @@ from typing import Self
 
 from quorate import batch
 from quorate.core.entry import Header, Partition, Span, partition_of
-from quorate.storage.disk import Done, Flush, Operation, ReadAt, Write
+from quorate.storage.disk import Buffer, Done, Flush, Operation, ReadAt, Write
 from quorate.storage.real_disk import SWITCH_INTERVAL_S, PolledDisk
 from quorate.storage.store import Store, StoreSettings
 
@@ -70,7 +70,7 @@ class OpenStore:
 
     def __init__(self, directory: Path, *, partitions: int, settings: StoreSettings | None = None) -> None:
         self.done = 0
-        self._parsed = b"", 0, 0
+        self._parsed: tuple[Buffer, int, int] = b"", 0, 0
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.disk = CountingDisk(directory)
         self.store = Store.open(self.disk, settings or StoreSettings(), self)
@@ -88,7 +88,7 @@ class OpenStore:
         self.settle()
         self.done = 0
 
-    def append(self, payloads: Iterable[bytes], *, in_flight: int) -> int:
+    def append(self, payloads: Iterable[Buffer], *, in_flight: int) -> int:
         """Append each payload to the next log in turn, `in_flight` at a time; returns how many.
 
         Half of them start: while one half is being flushed, the other gathers.
@@ -109,7 +109,7 @@ class OpenStore:
             else:
                 self.disk.poll(None)
 
-    def _append(self, log: Log, payload: bytes) -> None:
+    def _append(self, log: Log, payload: Buffer) -> None:
         if payload is not self._parsed[0]:  # Whoever receives a batch parses it, before anything is stored.
             found = batch.parse_batch_header(payload)
             self._parsed = payload, found.offsets_count, found.crc

@@ -77,7 +77,7 @@ class Letters(asyncio.Protocol):
         self.offence = ""
         """What was wrong with the other side's last letter."""
         self._transport: asyncio.Transport | None = None
-        self._pieces: list[bytes] = []
+        self._pieces: list[Buffer] = []
         """The front of a letter that is not all there."""
         self._pieces_bytes = 0
         self._wanted_bytes = 0
@@ -174,7 +174,7 @@ class Letters(asyncio.Protocol):
         self._pieces_bytes += len(self._pieces[-1])
         if len(data) < missing:
             return len(data)
-        whole = b"".join(self._pieces)
+        whole = bytearray().join(self._pieces)  # Writable: a batch in it can be stamped where it lies.
         self._pieces.clear()
         if len(whole) > _TOTAL_BYTES:
             self.letter_received(memoryview(whole)[_TOTAL_BYTES:])
@@ -199,7 +199,7 @@ class Letters(asyncio.Protocol):
         if at < end and self.is_open:
             self._keep(data[at:], wanted - _TOTAL_BYTES)
 
-    def _letter_bytes(self, data: bytes, at: int) -> int:
+    def _letter_bytes(self, data: Buffer, at: int) -> int:
         total: int = _TOTAL.unpack_from(data, at)[0]
         if total < _REST_BYTES:
             raise BadLetter(f"a letter of {total} bytes is too short")
@@ -207,7 +207,7 @@ class Letters(asyncio.Protocol):
             raise BadLetter(f"a letter of {total} bytes; at most {self.letter_bytes_max} are taken")
         return total
 
-    def _keep(self, piece: bytes, letter_bytes: int) -> None:
+    def _keep(self, piece: Buffer, letter_bytes: int) -> None:
         self._pieces.append(piece)
         self._pieces_bytes = len(piece)
         self._wanted_bytes = _TOTAL_BYTES + letter_bytes

@@ -242,7 +242,7 @@ def attach(frame: Frame, payload: Buffer, at: int = 0, *, where: str = "") -> Fr
     return Frame(header, frame.head, payload, frame.prev, frame.prev_checksum, frame.checksum)
 
 
-def control_payload(header: Header) -> bytes:
+def control_payload(header: Header) -> Buffer:
     """The payload of a control entry: the same bytes wherever and whenever it is encoded."""
     assert header.control is not None
     batch = encode_control(CONTROL_TYPE, _encode_control_value(header.control))

@@ -62,7 +62,7 @@ def test_core_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_raw_writing_writes_everything(tmp_path: Path) -> None:
     payload = payload_of(256)
-    assert wal_commit.write_raw(tmp_path / "raw", [payload], count=1000, flushes=7) > 0
+    assert wal_commit.write_raw(tmp_path / "raw", [payload] * 1000, flushes=7) > 0
     assert (tmp_path / "raw").read_bytes() == payload * 1000
 
 
