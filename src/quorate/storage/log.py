@@ -206,13 +206,17 @@ class Log:
 
     # --- changes, each at the moment of its order ---
 
-    def place(self, frame: Frame) -> tuple[int, int]:
-        """(segment, position) for the next entry: a new segment if the last one is full."""
-        if self.segments and (
-            not self.end or self.end + FRAME_HEAD_BYTES + frame.header.size <= self._settings.segment_bytes
+    def extend(self, frame: Frame) -> tuple[int, int]:
+        """The log goes on with an entry, in a new segment if the last one is full: (segment, position)."""
+        segments, end = self.segments, self.end
+        if segments and (
+            not end or end + FRAME_HEAD_BYTES + frame.header.size <= self._settings.segment_bytes
         ):
-            return self.segments[-1].base, self.end
-        return frame.header.offset, 0
+            place = segments[-1].base, end
+        else:
+            place = frame.header.offset, 0
+        self.push(frame, *place)
+        return place
 
     def push(self, frame: Frame, segment: int, position: int) -> None:
         """The log goes on with an entry at a place."""

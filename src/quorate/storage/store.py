@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 
@@ -204,15 +205,12 @@ class Store:
         shared = self._shared
         if log.failed or shared.dead:
             return
-        head, checksum = log.head, log.checksum
-        size = 0
+        if not _chained(log, frames):
+            self._rounds.refuse(log, io, f"chain broken: {', '.join(map(str, frames))} do not continue {log}")
+            return
+        size = _ENTRY_BYTES * len(frames)
         for frame in frames:
-            if frame.prev_checksum != checksum or frame.prev != head:
-                self._rounds.refuse(log, io, f"chain broken: {frame} does not continue {head} of {log}")
-                return
-            header = frame.header
-            size += _ENTRY_BYTES + header.size
-            head, checksum = header.id, frame.checksum
+            size += frame.header.size
         if shared.full and not self._fits(frames, size):
             self._rounds.refuse(log, io, DISK_FULL)
             return
@@ -222,8 +220,7 @@ class Store:
         if size <= large_from:  # Even the sum is small: the most frequent case by far.
             batch = self._rounds.batch(log)
             for frame in frames:
-                segment, position = log.place(frame)
-                log.push(frame, segment, position)
+                segment, position = log.extend(frame)
                 batch.orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
             batch.size += size
         else:
@@ -238,8 +235,7 @@ class Store:
 
     def _order(self, batch: Batch, log: Log, frame: Frame, large: bool) -> None:
         """One entry goes into the journal, or straight to its segment."""
-        segment, position = log.place(frame)
-        log.push(frame, segment, position)
+        segment, position = log.extend(frame)
         if not large:
             batch.orders.append((ENTRY, log, (frame, segment, position, log.cuts, False), None))
             batch.size += _ENTRY_BYTES + frame.header.size
@@ -479,3 +475,14 @@ class Store:
         if not self._shared.dead:
             self._write_back.tick(now)
             self._rounds.pump()
+
+
+def _chained(log: Log, frames: Sequence[Frame]) -> bool:
+    """Whether frames continue a log, each the one before it."""
+    first = frames[0]
+    if first.prev_checksum != log.checksum or first.prev != log.head:
+        return False
+    return len(frames) == 1 or all(
+        after.prev_checksum == before.checksum and after.prev == before.header.id
+        for before, after in pairwise(frames)
+    )
