@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorate.cli import say
-from quorate.cli.wrong import WrongUsage, check_writable, write_text
+from quorate.cli.wrong import WrongUsage, check_picture, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +55,7 @@ def demo(
     ] = None,
 ) -> None:
     """Show what Quorate is about: raft under every kind of fault, and proof that its checks bite."""
-    check_writable(story)
+    check_picture(story)
     out = say.console()
     introduce(out)
     jobs = jobs or min(JOBS_MAX, os.cpu_count() or 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorate.cli import say
-from quorate.cli.wrong import WrongUsage, check_writable, no_such, write_text
+from quorate.cli.wrong import WrongUsage, check_picture, no_such, write_text
 
 if TYPE_CHECKING:
     from quorate.sim.mutate import Caught, Mutant
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 [bold]Examples[/bold]
-quorate mutants                                       every mutant, its killing seed first
-quorate mutants --list                                what there is
-quorate mutants raft-commit-old-epoch                 one of them
-quorate mutants raft-commit-old-epoch --story a.svg   and the world that caught it, as a picture
-quorate mutants --seeds 1000 --afresh                 as if no killing seed were known
+quorate mutants                              every mutant, killing seed first
+quorate mutants --list                       what there is
+quorate mutants disk-no-dirsync              one of them
+quorate mutants disk-no-dirsync --story a.svg   and its story, as a picture
+quorate mutants --seeds 1000 --afresh        as if no killing seed were known
 
 [bold]Exit code[/bold]
 0 all were caught, 1 one survived or could not be planted, 2 wrong usage.
@@ -67,7 +67,7 @@ def mutants(
             raise no_such("mutant", name, known)
     if story is not None and len(wanted) != 1:
         raise WrongUsage(f"--story draws one mutant's end, and {len(wanted)} are asked for; name one of them")
-    check_writable(story)
+    check_picture(story)
     described = [describe(name) for name in wanted]
     if listed:
         show_list(described, json=json)

@@ -11,8 +11,8 @@ from quorate.cli.wrong import WrongUsage
 
 EPILOG = """\b
 [bold]Examples[/bold]
-quorate scenario tests/scenarios/raft/*.txt      play them all
-quorate scenario --rewrite story.txt             what its traces say becomes what is expected
+quorate scenario tests/scenarios/raft/*.txt  play them all
+quorate scenario --rewrite story.txt         expect what its traces say
 
 [bold]Exit code[/bold]
 0 all went as expected, 1 something did not, 2 a file cannot be read or understood.

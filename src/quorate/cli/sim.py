@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from quorate.cli import say
-from quorate.cli.wrong import WrongUsage, check_writable, no_such, write_text
+from quorate.cli.wrong import WrongUsage, check_picture, check_writable, no_such, write_text
 
 if TYPE_CHECKING:
     from quorate.cli.worlds import Totals
@@ -22,15 +22,16 @@ STDOUT = "-"
 
 EPILOG = """\b
 [bold]Examples[/bold]
-quorate sim raft                                  a hundred worlds with every kind of fault
-quorate sim raft --seeds 0:500 --jobs 2           five times as many, on two cores
-quorate sim raft --faults network,crash           only these faults
-quorate sim raft --seed 7 --trace                 one world, line by line
-quorate sim raft --seed 7 --story story.svg       one world as a picture
-quorate sim raft --seed 7 --shrink                a failing world, made as short as it can be
+quorate sim raft                             a hundred worlds, every fault
+quorate sim raft --seeds 0:500 --jobs 2      five times as many, on two cores
+quorate sim raft --faults network,crash      only these faults
+quorate sim raft --seed 7 --trace            one world, line by line
+quorate sim raft --seed 7 --story story.svg  one world as a picture
+quorate sim raft --seed 7 --shrink           a failing world, made shorter
 
 [bold]Faults[/bold]
-all, none, or names with commas between: network crash power pause clock disk damage full-disk slow-disk wipe
+all, none, or names with commas between:
+network crash power pause clock disk damage full-disk slow-disk wipe
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.
@@ -95,7 +96,7 @@ def sim(
     chosen = chosen_seeds(seed, seeds, one=trace is not None or story is not None or shrink)
     if json and trace == STDOUT:
         raise WrongUsage("--json and --trace cannot both have stdout; give --trace a file")
-    check_writable(story)
+    check_picture(story)
     check_writable(Path(trace) if trace is not None and trace != STDOUT else None)
     plan = make_plan(
         chosen[0],

@@ -45,5 +45,12 @@ def check_writable(file: Path | None) -> None:
         )
 
 
+def check_picture(file: Path | None) -> None:
+    """The same for a picture, which is an SVG whatever its name says."""
+    if file is not None and file.suffix.lower() != ".svg":
+        raise WrongUsage(f"cannot draw {str(file)!r}: pictures are SVG; name it {file.stem + '.svg'!r}")
+    check_writable(file)
+
+
 def in_words(error: OSError) -> str:
     return (error.strerror or str(error)).lower()

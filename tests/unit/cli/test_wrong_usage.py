@@ -52,6 +52,11 @@ def test_one_line_says_what_is_wrong(
     assert expected in complaint(capsys, *arguments)
 
 
+def test_a_picture_of_another_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = complaint(capsys, "sim", "raft", "--seed", "7", "--story", "story.png")
+    assert said == "quorate: cannot draw 'story.png': pictures are SVG; name it 'story.svg'\n"
+
+
 def test_a_story_without_a_place_is_refused_before_the_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
