@@ -34,6 +34,7 @@ from tests.cluster.support import (
 pytestmark = pytest.mark.cluster
 
 FAILING_NODE = Path(__file__).with_name("failing_node.py")
+FULL_NODE = Path(__file__).with_name("full_node.py")
 
 
 def start_again(process: NodeProcess, /, **changes: object) -> subprocess.CompletedProcess[str]:
@@ -192,6 +193,31 @@ def test_a_failed_flush_ends_the_node_and_loses_nothing_acknowledged(tmp_path: P
                 await cluster.converged(client)
                 await expect_nothing_lost(cluster, ledger)
             expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def test_a_full_disk_is_said_and_ends_by_itself(tmp_path: Path) -> None:
+    sign = tmp_path / "full"
+
+    async def main() -> None:
+        with cluster_of(tmp_path, partitions=1, nodes=1) as cluster:
+            node = cluster.nodes[1]
+            node.command = (sys.executable, str(FULL_NODE), str(sign))
+            cluster.start()
+            async with cluster.client() as client:
+                await cluster.leaders(client)
+                large = batch_of(bytes(100_000))
+                await client.propose(cluster.partitions[0], [large])
+                sign.touch()
+                with pytest.raises((OutcomeUnknown, Unreachable)):
+                    await client.propose(cluster.partitions[0], [large], timeout_s=1.0)
+                await until(lambda: "the disk is full" in node.said(), "the node to say so")
+                await client.propose(cluster.partitions[0], [batch_of(b"small")])
+                sign.unlink()
+                await client.propose(cluster.partitions[0], [large], timeout_s=30.0)
+                await until(lambda: "the disk has room again" in node.said(), "the node to say so")
+            expect_no_traceback(node)
 
     run(main())
 

@@ -36,6 +36,11 @@ from quorate.storage.real_disk import SWITCH_INTERVAL_S, RealDisk
 WAKE_SLACK_S = 0.01
 """How late a deadline may be noticed that came nearer; the protocols' times are far longer."""
 
+DISK_FULL = (
+    "the disk is full: nothing is lost, but little can be written; make room, and it goes on by itself"
+)
+DISK_HAS_ROOM = "the disk has room again"
+
 Log = Callable[[str], None]
 
 
@@ -79,6 +84,7 @@ class Node:
         self._stopped: asyncio.Event
         self._why_failed = ""
         self._over = False
+        self._full = False
         """Nothing may be told to the host any more."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
@@ -228,6 +234,9 @@ class Node:
             completion()
             self._let_out()
             self._rest()
+            if self.host.store.is_full != self._full:
+                self._full = not self._full
+                self.log(DISK_FULL if self._full else DISK_HAS_ROOM)
 
     # --- what connections bring, between `begin_turn` and `end_turn` ---
 

@@ -444,6 +444,11 @@ class Store:
         """What has been ordered and is not durable yet, of all logs."""
         return self._rounds.waiting_bytes
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk had no room when it was last asked for some."""
+        return self._shared.full
+
     def room_for(self, bytes_count: int) -> bool:
         """Whether data of this size would be accepted now."""
         shared = self._shared
