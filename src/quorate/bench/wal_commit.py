@@ -78,23 +78,32 @@ def small_entries(
             per_flush.append(count / (opened.disk.flushes - flushes_before))
         return count / seconds
 
+    def alone() -> float:
+        with fresh(directory) as place, OpenStore(place, partitions=PARTITIONS) as opened:
+            began = perf_counter()
+            opened.append(repeat(payload, raw_count), in_flight=1)
+            return raw_count / (perf_counter() - began)
+
     def raw(files: int) -> float:
         with fresh(directory) as place:
             return raw_count / flush_each(place, payload, count=raw_count, files=files)
 
     say(f"{count:,} entries of 256 B over {PARTITIONS} partitions, {IN_FLIGHT} in flight")
     store()
-    grouped_name, each_name, one_name = "group commit", "a flush per entry", "a flush per entry, in one file"
-    rates = in_turns(
-        {grouped_name: store, each_name: lambda: raw(PARTITIONS), one_name: lambda: raw(1)}, repetitions, say
-    )
-    grouped, each, in_one = rates[grouped_name], rates[each_name], rates[one_name]
+    sides = {
+        "group commit": store,
+        "a flush per entry": lambda: raw(PARTITIONS),
+        "a flush per entry, in one file": lambda: raw(1),
+        "the store, one entry at a time": alone,
+    }
+    grouped, each, in_one, one_by_one = in_turns(sides, repetitions, say).values()
     return (
         [
             figure(f"256 B entries, {PARTITIONS} partitions, {IN_FLIGHT} in flight", "entries/s", grouped),
             figure("one write and flush per entry", "entries/s", each),
             figure("one write and flush per entry, all in one file", "entries/s", in_one),
-            figure("group commit beside that, all in one file", "times", ratios(grouped, in_one)),
+            figure("the store, one entry at a time", "entries/s", one_by_one),
+            figure("group commit beside that, one at a time", "times", ratios(grouped, one_by_one)),
             figure("entries per flush", "", per_flush[1:]),
         ],
         [at_least(20, "256 B entries: group commit beside one flush each", "times", ratios(grouped, each))],

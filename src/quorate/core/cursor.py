@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from enum import StrEnum
 
-from quorate.core.entry import EntryId, Header, Snapshot
+from quorate.core.entry import EntryId, Header, Snapshot, Span
 from quorate.core.log import LogView
 
 
@@ -31,6 +31,7 @@ class Cursor:
         "_inflight",
         "agreed",
         "commit",
+        "contradicted",
         "end",
         "incarnation",
         "inflight_bytes",
@@ -65,6 +66,8 @@ class Cursor:
         self._hinted = False
         self.next = log.head.offset + 1
         self.commit = -1
+        self.contradicted: Span | None = None
+        """What the follower lost, our log does not have, and it was told so since the last heartbeat."""
         self.quiet = False
         self.reading = 0
         self.snapshot_at = 0

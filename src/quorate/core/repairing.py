@@ -36,12 +36,14 @@ def why_not(log: LogView, span: Span) -> str:
 class Repairing:
     """One replica's quest for its missing entries: one span at a time, one peer at a time."""
 
-    __slots__ = ("_answers", "_peers", "_turn", "asked_at", "reported", "retry_s", "settled")
+    __slots__ = ("_answers", "_asked", "_peers", "_turn", "asked_at", "reported", "retry_s", "settled")
 
     def __init__(self, peers: tuple[int, ...], retry_s: float) -> None:
         self._peers = peers
         self._turn = 0
         self._answers: dict[int, str] = {}
+        self._asked: Span | None = None
+        """Why each peer could not help, and with what."""
         self.retry_s = retry_s
         self.asked_at: float | None = None
         self.reported: Span | None = None
@@ -77,6 +79,9 @@ class Repairing:
         """A peer cannot help. True when now every peer has said so: nobody has it whole."""
         if span != self.wanted(log):
             return False
+        if span != self._asked:
+            self._asked = span
+            self._answers.clear()
         self._answers[peer] = reason
         if any(self._answers.get(other) != DAMAGED for other in self._peers) or self.reported == span:
             return False

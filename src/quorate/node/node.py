@@ -229,7 +229,9 @@ class Node:
         return lambda: self._loop.remove_reader(fd)
 
     def _completed(self, completion: Callable[[], None]) -> None:
-        if not self._over:
+        if self._over:
+            completion()  # It is told to nobody; but whoever watches must stop being told of it.
+        else:
             self.host.at(time.monotonic())
             completion()
             self._let_out()

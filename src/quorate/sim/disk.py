@@ -11,6 +11,7 @@ before that, a random part of what was in flight has happened, and nobody is tol
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -289,8 +290,11 @@ class SimDisk:
         if content:
             self._take_room(operation.file, max(0, operation.at + len(content) - len(file.cached)))
             file.write(operation.at, content)
-            for writes in self.watches:
-                writes.append((operation.file, operation.at, operation.at + len(content)))
+            self._note(operation.file, operation.at, operation.at + len(content))
+
+    def _note(self, file: str, start: int = 0, end: int = sys.maxsize) -> None:
+        for writes in self.watches:
+            writes.append((file, start, end))
 
     def _flush(self, operation: Flush) -> None:
         """Files are flushed side by side: one that fails does not keep the others from being flushed."""
@@ -331,8 +335,7 @@ class SimDisk:
         else:
             file.truncate(0)
         file.write(0, bytes(operation.size))
-        for writes in self.watches:
-            writes.append((operation.file, 0, operation.size))
+        self._note(operation.file)
 
     def _rename(self, operation: Rename) -> None:
         # Between directories there would be two of them to flush, and a moment with both names or none.
@@ -340,6 +343,7 @@ class SimDisk:
         file = self._find(operation.source)
         if operation.source == operation.target:
             return
+        self._note(operation.target)
         replaced = self._files.get(operation.target)
         if replaced is not None:
             self._used_bytes -= len(replaced.cached)
@@ -350,12 +354,14 @@ class SimDisk:
         )
 
     def _unlink(self, operation: Unlink) -> None:
+        self._note(operation.file)
         file = self._files.pop(operation.file, None)
         if file is not None:
             self._used_bytes -= len(file.cached)
             self._directory_of(operation.file).pending.append(((operation.file, None),))
 
     def _truncate(self, operation: Truncate) -> None:
+        self._note(operation.file)
         file = self._find(operation.file)
         self._take_room(operation.file, operation.size - len(file.cached))
         file.truncate(operation.size)

@@ -69,7 +69,7 @@ class Harm:
         began = self.world.now
 
         def strike(_: None) -> None:
-            disk.watches.remove(writes)
+            disk.watches = [other for other in disk.watches if other is not writes]
             undisturbed = node.paused_until <= began and self.troubled_at.get(number, -1.0) < began
             if undisturbed and not self.over and node.host is not None and node.lives == life:
                 self._strike(fault, number, Old(old, writes))
@@ -106,6 +106,9 @@ class Harm:
         for _ in range(PLACES_TRIED if names else 0):
             (name,) = rng.choices(names, weights)
             then = old.files[name]
+            size = len(disk.content(name))
+            if size < len(then):
+                continue  # It was cut, or another has its name.
             at = rng.randrange(len(then.rstrip(b"\0")))  # A journal is preallocated: its rest is empty.
             other = rng.randrange(len(then))
             kind = rng.choice(("flip", "zero", "swap", "swap frames", "truncate"))
@@ -123,7 +126,7 @@ class Harm:
             elif kind == "zero":
                 disk.zero(name, at, length)
             elif kind == "truncate":
-                if len(disk.content(name)) > len(then) or not old.untouched(name, at, len(then)):
+                if size > len(then) or not old.untouched(name, at, len(then)):
                     continue  # Something young is behind it.
                 disk.truncate_to(name, at)
             else:

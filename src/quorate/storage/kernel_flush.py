@@ -9,6 +9,7 @@ standard library has no such call, hence ctypes. Where the kernel does not have 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import sys
@@ -98,24 +99,28 @@ class KernelFlush:
         """Those that have ended since the last question, each with what went wrong."""
         return self._take(at_least=0) if self._orders else []
 
-    def close(self) -> None:
-        """Wait for what is in flight."""
+    def close(self) -> list[tuple[int, OSError | None]]:
+        """Wait for what is in flight, and say how that ended."""
+        ended = []
         while self._orders:
-            self._take(at_least=1)
+            ended += self._take(at_least=1)
         self._call(self._destroy, self._context)
+        return ended
 
     def _take(self, at_least: int) -> list[tuple[int, OSError | None]]:
-        count = self._call(
-            self._get_events,
-            self._context,
-            ctypes.c_long(at_least),
-            ctypes.c_long(IN_FLIGHT_MAX),
-            self._events,
-            None,
-        )
-        if count < 0:
+        count = -1
+        while count < 0:
+            count = self._call(
+                self._get_events,
+                self._context,
+                ctypes.c_long(at_least),
+                ctypes.c_long(IN_FLIGHT_MAX),
+                self._events,
+                None,
+            )
             error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error))
+            if count < 0 and error != errno.EINTR:
+                raise OSError(error, os.strerror(error))
         ended = []
         for event in self._events[:count]:
             del self._orders[event.data]

@@ -84,6 +84,7 @@ class Log:
         "named",
         "partition",
         "repairs",
+        "repairs_open",
         "rolled",
         "segments",
         "start",
@@ -120,6 +121,8 @@ class Log:
         """Counts what makes positions that a reader has found out invalid."""
         self.repairs = 0
         """Counts repairs, both when they are ordered and when they are flushed."""
+        self.repairs_open = 0
+        """Those that are ordered and not flushed."""
         self.failed = False
         """An order failed: everything is refused until its replica knows (`told`) and cuts the log."""
         self.told = False
@@ -149,7 +152,7 @@ class Log:
     @property
     def under_repair(self) -> bool:
         """Whether repairs are ordered that are not in their segments yet."""
-        return self.faulty != self.durable.faulty
+        return self.repairs_open > 0
 
     # --- pictures ---
 
@@ -181,6 +184,7 @@ class Log:
         self.controls = view.controls
         self.faulty = view.faulty
         self.cuts = view.cuts
+        self.repairs_open = 0
         self._trim_tail()
         self.changes += 1
 
@@ -324,6 +328,11 @@ class Log:
         """Durable entries turned out to be unreadable. False if that does not matter any more."""
         if fault.last.offset <= self.base.offset or fault.before.offset >= self.head.offset:
             return False
+        if fault.last.offset <= self.head.offset and self.epoch_at(fault.last.offset) not in (
+            0,
+            fault.last.epoch,
+        ):
+            return False  # What was there has been cut, and something else is there now.
         self.faulty = with_fault(self.faulty, fault)
         self.durable = msgspec.structs.replace(self.durable, faulty=with_fault(self.durable.faulty, fault))
         return True
@@ -348,6 +357,7 @@ class Log:
                 place = frame.header.offset, 0  # A segment starts inside of the span.
             self._shrink_fault(fault, frame, *place)
             self.repairs += 1
+            self.repairs_open += 1
             return place
         return None
 
@@ -371,6 +381,7 @@ class Log:
         that went around the journal. Bytes that the journal has to carry for it."""
         frame = item[0]
         self.repairs += 1
+        self.repairs_open = max(0, self.repairs_open - 1)
         waiting = self.writing if self.writing and item[1:3] < self.writing[-1][1:3] else self.lazy
         if frame.header.offset <= self.flushed().id.offset or item in waiting:
             return 0

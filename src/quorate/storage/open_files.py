@@ -35,12 +35,14 @@ def checked_name(name: str) -> str:
 
 
 class OpenFile:
-    __slots__ = ("fd", "forgotten", "size_at_least", "unflushed", "users_count")
+    __slots__ = ("fd", "forgotten", "growing", "size_at_least", "unflushed", "users_count")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.size_at_least = 0
         """A write below this does not make the file grow."""
+        self.growing = threading.Lock()
+        """Held by whoever makes it grow: without room, the growth is taken back, and only that."""
         self.users_count = 0
         self.unflushed = False
         self.forgotten = False
@@ -58,8 +60,10 @@ class OpenFiles:
         self._flush = flush
         self._open: OrderedDict[str, OpenFile] = OrderedDict()
         self._safe_directories = {root}
-        # Held while names change, so that no descriptor is ever kept under a name that has moved on.
+        self._names = threading.Lock()
+        """Held while names change or are opened, so that no descriptor is kept under a name that has moved on."""
         self._mutex = threading.Lock()
+        """Held for a moment only: whoever uses a file that is open never waits for the disk."""
 
     @contextmanager
     def use(self, file: str, *, create: bool = False) -> Iterator[OpenFile]:
@@ -72,18 +76,19 @@ class OpenFiles:
     def rename(self, source: str, target: str) -> None:
         source_path, target_path = self._root / checked_name(source), self._root / checked_name(target)
         assert source_path.parent == target_path.parent, "a rename stays in its directory"
-        with in_our_words(f"{source} to {target}"), self._mutex:
+        with in_our_words(f"{source} to {target}"), self._names:
             os.rename(source_path, target_path)
             if source != target:
                 self._forget(target)
-                moved = self._open.pop(source, None)
-                if moved is not None:
-                    self._open[target] = moved
+                with self._mutex:
+                    moved = self._open.pop(source, None)
+                    if moved is not None:
+                        self._open[target] = moved
 
     def unlink(self, file: str) -> None:
         """What is gone already need not be removed: whoever repeats a clean-up after a crash is right."""
         path = self._root / checked_name(file)
-        with self._mutex:
+        with self._names:
             with in_our_words(file), suppress(FileNotFoundError):
                 os.unlink(path)
             self._forget(file)
@@ -96,28 +101,35 @@ class OpenFiles:
             self._open.clear()
 
     def acquire(self, file: str, *, create: bool = False) -> OpenFile:
-        with self._mutex:
-            opened = self._open.get(file)
-            if opened is not None:
-                self._open.move_to_end(file)
-                opened.users_count += 1
-                return opened
+        opened = self._take(file)
+        if opened is not None:
+            return opened
         path = self._root / checked_name(file)
         with in_our_words(file):
             if create:
                 self._make_safe(path.parent)
-            with self._mutex:
-                opened = self._open.get(file)
+            with self._names:
+                opened = self._take(file)
                 if opened is None:
                     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-                    opened = self._open[file] = OpenFile(os.open(path, flags, 0o644))
-                opened.users_count += 1
+                    opened = OpenFile(os.open(path, flags, 0o644))
+                    opened.users_count = 1
+                    with self._mutex:
+                        self._open[file] = opened
         try:
             self._shrink()
         except BaseException:
             self.release(opened)
             raise
         return opened
+
+    def _take(self, file: str) -> OpenFile | None:
+        with self._mutex:
+            opened = self._open.get(file)
+            if opened is not None:
+                self._open.move_to_end(file)
+                opened.users_count += 1
+            return opened
 
     def is_open(self, file: str) -> bool:
         return file in self._open
@@ -133,15 +145,20 @@ class OpenFiles:
     def release(self, opened: OpenFile) -> None:
         with self._mutex:
             opened.users_count -= 1
-            if opened.forgotten and not opened.users_count:
-                os.close(opened.fd)
+            last = opened.forgotten and not opened.users_count
+        if last:  # To close what was unlinked frees its blocks, which takes a while.
+            os.close(opened.fd)
 
     def _forget(self, file: str) -> None:
-        opened = self._open.pop(file, None)
-        if opened is not None:
+        """Let the name go; the descriptor stays as long as somebody uses it."""
+        with self._mutex:
+            opened = self._open.pop(file, None)
+            if opened is None:
+                return
             opened.forgotten = True
-            if not opened.users_count:
-                os.close(opened.fd)
+            unused = not opened.users_count
+        if unused:
+            os.close(opened.fd)
 
     def _shrink(self) -> None:
         while (victim := self._close_one()) is not None:
@@ -162,7 +179,9 @@ class OpenFiles:
                 if opened.unflushed:
                     opened.users_count += 1
                     return file, opened
-                self._forget(file)
+                del self._open[file]
+                opened.forgotten = True
+                os.close(opened.fd)
             return None
 
 

@@ -215,7 +215,7 @@ class Reader:
                 self._investigate(request, [])
             elif run.frames and not run.damaged:
                 self._finish(request, run)
-            elif run.need and not short and not run.damaged and run.position < end:
+            elif run.need and not short and not run.damaged and run.position + run.need <= end:
                 self._fetch(request, file, run.position, run.position, max(run.need, length), end)
             else:
                 self._investigate(request, run.frames)
@@ -272,7 +272,9 @@ class Reader:
         self._check_from_start(log, [], done)
 
     def _check_from_start(self, log: Log, found: list[Span], done: GotSpans) -> None:
-        large = [item for items in (log.writing, log.lazy) for item in items if item[4]]
+        large: list[Item] = []
+        if log.cuts == log.durable.cuts:  # Otherwise some of them are cut, and something else may be there.
+            large = [item for items in (log.writing, log.lazy) for item in items if item[4]]
 
         def go_on(spans: list[Span]) -> None:
             self._check_next(log, log.segments[0].base if log.segments else 0, spans, done)
@@ -340,7 +342,10 @@ class Reader:
             checking.feed(content)
             read()
 
-        read()
+        if checking.request is not None:
+            read()
+        else:  # Nothing of it is written. Not at once: there may be very many such segments.
+            self._shared.submit(LANE_CHECK, (), lambda _: done(found))
 
     def tell(self, log: Log, faults: list[Fault]) -> list[Span]:
         """These entries are not what was written. Those spans of it that are news."""
@@ -348,7 +353,10 @@ class Reader:
         new = []
         for fault in faults:
             span = Span(fault.before, fault.last)
-            if log.mark_faulty(fault) and not any(_covers(other, span) for other in known):
+            if not log.mark_faulty(fault):
+                continue
+            self._shared.faulted(log, fault)
+            if not any(_covers(other, span) for other in known):
                 new.append(span)
         for span in new:
             self._shared.listener.damaged(log.partition, span)

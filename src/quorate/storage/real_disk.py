@@ -126,39 +126,61 @@ class RealDisk:
         if self._flush_failure is not None or not all(map(self._files.is_open, (write.file, *flush.files))):
             return False
         try:
-            self._write(write)
+            with self._files.use(write.file) as opened:
+                if _may_grow(opened, write):
+                    return False  # That may wait for another lane, or for room.
+                self._write_to(opened, write)
         except (DiskFailed, DiskFull):
             return False  # A thread repeats it, and says so in the usual way.
-        assert self._kernel is not None
         job = _Begun(lane, operations, done)
-        for file in flush.files:
-            opened = self._files.acquire(file)
-            opened.unflushed = False  # A write that ends while the flush runs sets it again.
-            number = self._kernel.begin(opened.fd)
-            if number is None:
-                opened.unflushed = True
-                self._files.release(opened)
-                break
-            self._begun[number] = job, file, opened
-            job.files_left += 1
-        else:
-            job.complete = True
+        job.complete = all(self._begin_flush(job, file) for file in flush.files)
         if job.files_left:
             lane.waiting = []
         return job.files_left > 0
+
+    def _begin_flush(self, job: _Begun, file: str) -> bool:
+        assert self._kernel is not None
+        try:
+            opened = self._files.acquire(file)
+        except DiskFailed:
+            return False
+        opened.unflushed = False  # A write that ends while the flush runs sets it again.
+        number = self._kernel.begin(opened.fd)
+        if number is None:
+            opened.unflushed = True
+            self._files.release(opened)
+            return False
+        self._begun[number] = job, file, opened
+        job.files_left += 1
+        return True
 
     def _flushes_done(self) -> None:
         """The kernel says that flushes have ended."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._event_fd)
-        for number, failure in self._kernel.done() if self._kernel is not None else ():
-            job, file, opened = self._begun.pop(number)
-            self._files.release(opened)
+        if self._kernel is None:
+            return
+        try:
+            ended = self._kernel.done()
+        except OSError as unknown:  # Nobody will ever know what became of them.
+            ended = [(number, unknown) for number in self._begun]
+        for number, failure in ended:
+            self._flush_ended(number, failure)
+
+    def _flush_ended(self, number: int, failure: OSError | None) -> None:
+        job, file, opened = self._begun.pop(number)
+        self._files.release(opened)
+        try:
             if failure is not None:
-                job.error = self._failed_for_good(file, failure)
-            job.files_left -= 1
-            if not job.files_left:
-                self._end(job)
+                raise self._failed_for_good(file, failure)
+            self._expect_no_failure(
+                file
+            )  # An error is reported once: another flush of this file may have got it.
+        except DiskFailed as error:
+            job.error = error
+        job.files_left -= 1
+        if not job.files_left:
+            self._end(job)
 
     def _end(self, job: _Begun) -> None:
         """All that was begun has ended: tell, and let the lane go on."""
@@ -225,7 +247,9 @@ class RealDisk:
             return
         self._closed = True
         if self._kernel is not None:
-            self._kernel.close()
+            failures = [failure for _, failure in self._kernel.close() if failure is not None]
+            if failures:
+                self._failed_for_good("a file", failures[0])
             for job, _, opened in self._begun.values():
                 self._files.release(opened)
                 for other in job.lane.waiting or ():
@@ -298,21 +322,25 @@ class RealDisk:
 
     def _write_to(self, opened: OpenFile, operation: Write) -> None:
         try:
-            size_before: int | None = None  # It cannot grow: there is nothing to take back.
-            if operation.at + sum(map(len, operation.buffers)) > opened.size_at_least:
-                size_before = opened.size_at_least = os.fstat(opened.fd).st_size
-            try:
+            if _may_grow(opened, operation):
+                with opened.growing:
+                    self._write_growing(opened, operation)
+            else:
                 write_whole(opened.fd, operation.at, operation.buffers)
-            except OSError as error:
-                grew = size_before is not None and os.fstat(opened.fd).st_size > size_before
-                if grew and error.errno in NO_SPACE:
-                    assert size_before is not None
-                    os.ftruncate(opened.fd, size_before)
-                raise
         except OSError as error:
             raise in_words(operation.file, error) from error
         finally:
             opened.unflushed = True
+
+    def _write_growing(self, opened: OpenFile, operation: Write) -> None:
+        """All of it, or the file as it was: two lanes may write one file, and only the own growth is taken back."""
+        size_before = opened.size_at_least = os.fstat(opened.fd).st_size
+        try:
+            write_whole(opened.fd, operation.at, operation.buffers)
+        except OSError as error:
+            if error.errno in NO_SPACE and os.fstat(opened.fd).st_size > size_before:
+                os.ftruncate(opened.fd, size_before)
+            raise
 
     def _allocate(self, file: str, size: int) -> None:
         """Zeros are written, not only reserved: a flush of reserved blocks would have to flush metadata too.
@@ -361,6 +389,9 @@ class RealDisk:
             flush_descriptor(opened.fd)
         except OSError as error:
             raise self._failed_for_good(file, error) from error
+        self._expect_no_failure(
+            file
+        )  # An error is reported once: another flush of this file may have got it.
 
     def _flush_directory(self, directory: str) -> None:
         what = directory or "."
@@ -389,6 +420,7 @@ class PolledDisk(RealDisk):
 
     def __init__(self, directory: str | Path) -> None:
         self._completions: deque[Callable[[], None]] = deque()
+        self._called_count = 0
         self._selector = selectors.DefaultSelector()
         self._bell, bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._bell, selectors.EVENT_READ, lambda: os.read(self._bell, 4096))
@@ -407,15 +439,19 @@ class PolledDisk(RealDisk):
 
     def poll(self, timeout: float | None = 0.0) -> int:
         """Call what has completed, and say how many; wait up to `timeout` (None: for ever) for the first."""
-        called_count = 0
-        for key, _ in self._selector.select(None if timeout is None else timeout):
-            begun_count = len(self._begun)
-            key.data()
-            called_count += max(0, begun_count - len(self._begun))
-        while self._completions:
-            self._completions.popleft()()
-            called_count += 1
-        return called_count
+        before = self._called_count
+        while True:
+            for key, _ in self._selector.select(timeout):
+                key.data()
+            while self._completions:
+                self._completions.popleft()()
+                self._called_count += 1
+            if timeout is not None or self._called_count > before:
+                return self._called_count - before
+
+    def _end(self, job: _Begun) -> None:
+        self._called_count += 1
+        super()._end(job)
 
     def close(self) -> None:
         if not self._closed:
@@ -423,6 +459,10 @@ class PolledDisk(RealDisk):
             self._selector.close()
             os.close(self._bell)
             os.close(self._bell_rope)
+
+
+def _may_grow(opened: OpenFile, operation: Write) -> bool:
+    return operation.at + sum(map(len, operation.buffers)) > opened.size_at_least
 
 
 _Job = tuple[Sequence[Operation], Done]

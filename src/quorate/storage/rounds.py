@@ -1,6 +1,7 @@
 """Group commit: whatever is ordered while a round is being flushed goes into the next one together.
 
 One round is in flight at a time: [what goes straight to segments …, the journal's round, flush all of that].
+Only what goes straight to segments for the next one may be written meanwhile.
 When it is done, the orders in it are durable, and the round after it starts by saying so (rule 2: the mark).
 """
 
@@ -10,11 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from quorate.core.entry import Partition
 from quorate.storage.disk import Buffer, DiskFull, Flush, FlushDirectory, Operation, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.journal import Round
-from quorate.storage.log import NO_SEGMENT, Log, without_payload
+from quorate.storage.log import NO_SEGMENT, Log, with_fault, without_payload
 from quorate.storage.records import (
     COPIED,
     COPY,
@@ -29,6 +32,7 @@ from quorate.storage.records import (
     MARKS_BYTES,
     RECORD_HEADER_BYTES,
     REPAIRED,
+    Fault,
     Record,
     View,
     pack_copy,
@@ -53,6 +57,7 @@ class Batch:
         "barred",
         "before",
         "directories",
+        "early",
         "failures",
         "files",
         "firsts",
@@ -74,7 +79,9 @@ class Batch:
         self.before: list[tuple[Log, Operation]] = []
         """What must be done before the journal says that it is."""
         self.large: list[tuple[Log, Write]] = []
-        """Entries that go straight to their segments. Not yet written: see `Rounds._write_early`."""
+        """Entries that go straight to their segments, and are not written yet."""
+        self.early: list[tuple[Log, Write]] = []
+        """Those that are being written before the round's turn has come: see `Rounds._write_early`."""
         self.files: list[tuple[Log, str]] = []
         self.directories: list[tuple[Log, str]] = []
         """What is flushed along with the journal."""
@@ -111,6 +118,7 @@ class Batch:
         self.orders = [order for order in self.orders if order[1] is not log or order[0] == DELETE]
         self.before = [pair for pair in self.before if pair[0] is not log]
         self.large = [pair for pair in self.large if pair[0] is not log]
+        self.early = [pair for pair in self.early if pair[0] is not log]
         self.files = [pair for pair in self.files if pair[0] is not log]
         self.directories = [pair for pair in self.directories if pair[0] is not log]
         self.after = [pair for pair in self.after if pair[0] is not log]
@@ -150,8 +158,8 @@ class Rounds:
         """Logs that the last round touched: the next one starts with their marks."""
         self._copies: list[Record] = []
         self._held = 0
-        self._early = 0
-        """Jobs that write entries of coming rounds; no round starts before they are done."""
+        self._early = False
+        """Entries of the next round are being written; it does not start before that is done."""
         self._notifying = False
         self.busy = False
         """A round, or a change of generation, is on its way in the journal's lane."""
@@ -161,6 +169,7 @@ class Rounds:
         self.completed: Callable[[bool], None] = lambda cut: None
         """Called when a round is durable, before anybody hears of it; with whether a log was cut in it."""
         self.make_room: Callable[[int], None] = lambda need: None
+        shared.faulted = self._faulted
 
     # --- orders ---
 
@@ -207,6 +216,15 @@ class Rounds:
         """Nothing that this log has ordered has begun, and nothing of it will."""
         for batch in self._queue:
             batch.remove(log)
+
+    def _faulted(self, log: Log, fault: Fault) -> None:
+        """A round that ends after damage was found must not make it forgotten."""
+        for batch in self._queue:
+            if batch.views is not None and log in batch.views:
+                view, state = batch.views[log]
+                if fault.last.offset <= view.head.offset:
+                    view = msgspec.structs.replace(view, faulty=with_fault(view.faulty, fault))
+                    batch.views[log] = view, state
 
     def forget(self, log: Log) -> None:
         """The log is deleted: nobody waits for its orders."""
@@ -284,7 +302,7 @@ class Rounds:
 
         Not where a log was cut: before that is durable, nothing may be written over what is cut.
         """
-        if len(self._queue) < 2 or self._shared.full:
+        if self._early or len(self._queue) < 2 or self._shared.full:
             return
         batch = self._queue[1]
         if not batch.large or batch.awaits or batch.barred or self._queue[0].barred:
@@ -294,18 +312,18 @@ class Rounds:
             return
         if not all(log.durable_state[1] for log, _ in batch.large):
             return  # Files of a partition that the journal does not know would belong to nobody after a crash.
-        writes, batch.large = batch.large, []
+        batch.early, batch.large = batch.large, []
 
         def done(error: DiskFull | None) -> None:
-            self._early -= 1
-            if error is not None:  # The round repeats it, and says what became of it.
-                alive = [pair for pair in writes if pair[0] in batch.ios]
-                batch.large = alive + batch.large
+            self._early = False
+            if error is not None:  # The round repeats what is still wanted, and says what became of it.
+                batch.large[:0] = batch.early
+            batch.early = []
             if not self.busy:
                 self.pump()
 
-        self._early += 1
-        self._shared.submit(LANE_EARLY, joined(write for _, write in writes), done)
+        self._early = True
+        self._shared.submit(LANE_EARLY, joined(write for _, write in batch.early), done)
 
     def _opening_size(self) -> int:
         """Bytes of what a round says about the one before it."""

@@ -9,6 +9,7 @@ from quorate.core.entry import Partition, Span
 from quorate.storage.disk import Disk, DiskFull, Operation
 from quorate.storage.journal import Journal
 from quorate.storage.log import Log, Memory
+from quorate.storage.records import Fault
 from quorate.storage.settings import StoreSettings
 
 LANE_JOURNAL = "journal"
@@ -41,6 +42,7 @@ class Shared:
         "dead",
         "deleting",
         "disk",
+        "faulted",
         "full",
         "journal",
         "lazy_bytes",
@@ -71,6 +73,8 @@ class Shared:
         """The disk had no room when we last asked for some."""
         self.dead = False
         self.now = 0.0
+        self.faulted: Callable[[Log, Fault], None] = lambda log, fault: None
+        """Called when entries turn out to be unreadable: orders under way know the log as it was before."""
 
     def durable_logs(self) -> list[Log]:
         """The logs that a crash would leave: not those whose creation is still on its way."""

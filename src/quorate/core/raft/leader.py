@@ -11,7 +11,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import effects, events, quorum
-from quorate.core.appending import contradicts
 from quorate.core.cursor import Cursor, Phase
 from quorate.core.effects import Outcome
 from quorate.core.entry import Header, Kind, Member, NoOp, Span
@@ -240,9 +239,11 @@ class Leader(Role):
         gets that back.
         """
         log = self.replica.log
-        settled_inside = faulty.before.offset < commit
+        if cursor.contradicted == faulty:
+            return  # Once a heartbeat: it may have ears for something else first.
+        cursor.contradicted = faulty
+        settled_inside = faulty.before.offset < commit < faulty.last.offset
         at = log.position(commit if settled_inside else min(faulty.last.offset, log.head.offset))
-        assert settled_inside or contradicts(at, faulty), "its epoch is ours, and its entry is not"
         self.replica.send(
             cursor.node, AppendEntries(self.replica.epoch, at, self.replica.commit, search=True)
         )
@@ -279,6 +280,7 @@ class Leader(Role):
             self.deadline = None
             return
         for cursor in self.cursors.values():
+            cursor.contradicted = None
             self._push(cursor)
             if cursor.phase is not Phase.STREAMING:
                 continue

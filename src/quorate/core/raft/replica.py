@@ -141,7 +141,6 @@ class Replica:
     def give_up(self, span: Span) -> None:
         """The leader's log is not what was lost here: neither the span nor anything above it stands."""
         self.owe(self.log.head)
-        self._repairs.clear()
         self.cut(span.before)
         if self.verified.offset > span.before.offset:
             self.verified = span.before
