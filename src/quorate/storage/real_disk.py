@@ -341,6 +341,7 @@ class RealDisk:
             if error.errno in NO_SPACE and os.fstat(opened.fd).st_size > size_before:
                 os.ftruncate(opened.fd, size_before)
             raise
+        opened.size_at_least = max(size_before, operation.at + sum(map(len, operation.buffers)))
 
     def _allocate(self, file: str, size: int) -> None:
         """Zeros are written, not only reserved: a flush of reserved blocks would have to flush metadata too.

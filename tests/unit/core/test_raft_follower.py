@@ -208,6 +208,16 @@ def test_what_is_settled_inside_of_damage_is_never_given_up_but_asked_for_by_its
     assert effects.Cut(3, at("1-2")) in ordered
 
 
+def test_a_repair_of_an_earlier_span_outlives_giving_up_a_later_one() -> None:
+    earlier, later = Span(at("1-0"), at("1-2")), Span(at("1-4"), at("2-6"))
+    bench = Bench(N2, "1-0 1-1 1-2 1-3 1-4 2-5 2-6 2-7", epoch=3, commit=0, faulty=(earlier, later))
+    bench.receive(N3, HaveEntries(3, earlier, entries("1-1 1-2")))
+    ordered = bench.receive(N1, AppendEntries(3, at("3-6"), 0, search=True))
+    assert effects.Cut(3, at("1-4")) in ordered
+    bench.persist()
+    assert bench.replica.log.faulty == ()
+
+
 def test_entries_that_were_asked_for_another_span_repair_nothing() -> None:
     bench = damaged()
     ordered = bench.receive(N3, HaveEntries(1, Span(at("1-0"), at("1-3")), entries("1-1")))

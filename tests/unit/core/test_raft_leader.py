@@ -203,6 +203,15 @@ def test_damage_that_no_log_has_is_answered_with_the_own_entry_there() -> None:
         assert sent(bench.receive(N2, answer), N2) == [AppendEntries(2, at(ours), -1, search=True)]
 
 
+def test_what_a_follower_cannot_have_is_said_once_a_heartbeat() -> None:
+    bench = new_leader("1-0 1-1 1-2")
+    answer = AppendResponse(2, True, 0, 0, 0, faulty=Span(at("1-0"), at("1-3")))
+    assert len(sent(bench.receive(N2, answer), N2)) == 1
+    assert sent(bench.receive(N2, answer), N2) == []
+    bench.wake()
+    assert len(sent(bench.receive(N2, answer), N2)) == 1
+
+
 def test_damage_that_no_log_has_is_answered_with_the_end_of_what_is_settled_there() -> None:
     bench = new_leader("1-0 1-1 1-2")
     answer = AppendResponse(2, True, 0, 0, 1, faulty=Span(at("1-0"), at("1-3")))

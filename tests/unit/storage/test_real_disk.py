@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from quorate.storage import open_files
+from quorate.storage import open_files, real_disk
 from quorate.storage.disk import (
     Allocate,
     Buffer,
@@ -252,6 +252,36 @@ def test_on_a_full_disk_nothing_of_a_write_is_kept(disk: PolledDisk, monkeypatch
         assert content(disk, "file") == b"kept"
     run(disk, Write("file", 4, (b" and more",)), Flush(("file",)))
     assert content(disk, "file") == b"kept and more"
+
+
+def test_without_room_only_the_own_growth_is_taken_back(
+    disk: PolledDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(disk, Write("file", 0, (b"",)))
+    entered, go_on = threading.Event(), threading.Event()
+    real = open_files.write_whole
+
+    def filling(fd: int, at: int, buffers: Sequence[Buffer]) -> None:
+        if at < 100:
+            real(fd, at, buffers)
+            return
+        real(fd, at, (b"half of it",))
+        entered.set()
+        go_on.wait(10)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(real_disk, "write_whole", filling)
+    finished: dict[str, Exception | None] = {}
+    disk.submit("early", (Write("file", 100, (b"x" * 50,)),), lambda error, _: finished.update(early=error))
+    assert entered.wait(10)
+    disk.submit("round", (Write("file", 0, (b"a" * 100,)),), lambda error, _: finished.update(round=error))
+    disk.poll(0.1)
+    go_on.set()
+    while len(finished) < 2:
+        disk.poll(None)
+    assert isinstance(finished["early"], DiskFull)
+    assert finished["round"] is None
+    assert content(disk, "file") == b"a" * 100
 
 
 def test_without_room_an_allocated_file_does_not_appear(disk: PolledDisk) -> None:
