@@ -1,4 +1,4 @@
-"""The one narrow way to the disk: jobs are submitted and complete later; nothing here blocks the caller.
+"""The one narrow way to the disk: jobs are submitted and complete later; the caller goes on.
 
 A job is a short list of operations, done in order, in one *lane*. Jobs of one lane run one after the
 other; lanes run side by side. `done` is called later, by whoever drives the disk (the event loop, the

@@ -1,4 +1,4 @@
-"""A directory of the machine as a `Disk`: a few threads do the blocking, the caller never waits for the disk.
+"""A directory of the machine as a `Disk`: the kernel and a few threads do the blocking, the caller goes on.
 
 Every lane is a queue and a thread of its own, made when the lane is first used: jobs of a lane run in order,
 lanes run side by side, and handing a job over wakes one thread and nothing else. What a store does most, a
