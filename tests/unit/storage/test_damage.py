@@ -12,7 +12,7 @@ from quorate.storage.check import check_now
 from quorate.storage.disk import Done, Operation, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.write_back import checkpoint_of
-from tests.unit.storage.harness import P0, World, ids
+from tests.unit.storage.harness import P0, P1, World, ids
 
 STEPS_MAX = 2_000
 
@@ -183,3 +183,18 @@ def test_an_early_write_without_room_is_repeated_by_its_round_which_says_so(worl
     world.run()
     world.reopen()
     assert not world.store.recovered(P0).faulty
+
+
+def test_marks_of_older_generations_in_the_same_file_are_not_believed(world: World) -> None:
+    """A journal whose first round is damaged is searched as a whole (seed 61906 of `damage,wipe`)."""
+    world.create(P1)
+    while world.store._shared.journal.generation < 4:
+        world.append(P0, [300])
+        world.run()
+    world.reopen()
+    head = world.store._logs[P0].head
+    world.append(P1, [300])  # A second round, about something else: the first is not torn.
+    world.run()
+    world.disk.flip(world.store._shared.journal.file, 4, 0)
+    world.reopen()
+    assert world.store.recovered(P0).head == head
