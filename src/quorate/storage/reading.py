@@ -265,7 +265,7 @@ class Reader:
     # --- checks ---
 
     def check(self, log: Log, done: GotSpans) -> None:
-        """Verify all of a log's segments, one block at a time.
+        """Verify all of a log's segments, block by block.
 
         First the entries behind what the segments' checks cover: meanwhile they may become covered.
         """
@@ -277,27 +277,44 @@ class Reader:
             large = [item for items in (log.writing, log.lazy) for item in items if item[4]]
 
         def go_on(spans: list[Span]) -> None:
-            self._check_next(log, log.segments[0].base if log.segments else 0, spans, done)
+            self._check_segments(log, spans, done)
 
         def start_again(spans: list[Span]) -> None:
             self._check_from_start(log, spans, done)
 
         self._check_waiting(log, large, found, go_on, start_again)
 
-    def _check_next(self, log: Log, base: int, found: list[Span], done: GotSpans) -> None:
-        place = next((at for at, segment in enumerate(log.segments) if segment.base >= base), None)
-        if place is None or log.deleted or log.segments[place].base > log.flushed().segment:
+    def _check_segments(self, log: Log, found: list[Span], done: GotSpans) -> None:
+        """Two of them side by side: one is read while the other is verified."""
+        written = [segment.base for segment in log.segments if segment.base <= log.flushed().segment]
+        left = 2
+        all_found = list(found)
+
+        def ended(spans: list[Span]) -> None:
+            nonlocal left
+            left -= 1
+            all_found.extend(spans)
+            if not left:
+                done(all_found)
+
+        for bases in (written[::2], written[1::2]):
+            self._check_next(log, bases, [], ended)
+
+    def _check_next(self, log: Log, bases: list[int], found: list[Span], done: GotSpans) -> None:
+        """Verify these segments, one after the other; those that have gone meanwhile are left out."""
+        known = {segment.base: place for place, segment in enumerate(log.segments)}
+        bases = [base for base in bases if base in known]
+        if not bases or log.deleted:
             self._shared.submit(LANE_CHECK, (), lambda _: done(found))
             return
-        segment = log.segments[place].base
 
         def go_on(spans: list[Span]) -> None:
-            self._check_next(log, segment + 1, spans, done)
+            self._check_next(log, bases[1:], spans, done)
 
         def start_again(spans: list[Span]) -> None:
-            self._check_next(log, segment, spans, done)
+            self._check_next(log, bases, spans, done)
 
-        self._check_segment(log, place, found, go_on, start_again)
+        self._check_segment(log, known[bases[0]], found, go_on, start_again)
 
     def _check_waiting(
         self, log: Log, items: list[Item], found: list[Span], done: GotSpans, again: GotSpans
