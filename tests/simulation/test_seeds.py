@@ -82,6 +82,9 @@ ONCE_BROKEN = {
     "a check went through many segments that are not written yet": Case(
         72_604, "all", {"value_bytes_max": 1000, "tail_bytes": 0}, nodes=1
     ),
+    "a leader at rest found damage that only a snapshot mends": Case(
+        10_121, "damage,crash,pause,clock", {}, nodes=4
+    ),
     "nobody had what was damaged": Case(201, "damage", {"value_bytes_max": 10, "tail_bytes": 0}),
 }
 

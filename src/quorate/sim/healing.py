@@ -23,7 +23,7 @@ from quorate.sim.world import World
 from quorate.storage.frame import Frame
 
 PATIENCE_PACES = 600
-"""How many election time-outs the world has to come to rest."""
+"""How many election time-outs the world has for each step of its way to rest."""
 STEPS_MAX = 400_000
 READ_BYTES = 1 << 16
 
@@ -35,7 +35,6 @@ class Healing:
         self.oracle = oracle
         self.invariants = invariants
         self.pace = world.tunables.pace_s
-        self._deadline = world.now + PATIENCE_PACES * self.pace
         self._steps_max = world.steps_count + STEPS_MAX
 
     def run(self) -> None:
@@ -49,9 +48,10 @@ class Healing:
 
     def _wait(self, what: str, missing: Callable[[], list[str]]) -> None:
         """Let time pass until nothing is missing."""
+        deadline = self.world.now + PATIENCE_PACES * self.pace
         while found := missing():
             world = self.world
-            if world.now > self._deadline or world.steps_count >= self._steps_max:
+            if world.now > deadline or world.steps_count >= self._steps_max:
                 states = "; ".join(self._states())
                 raise Violated("liveness", f"{what}: {', '.join(found)}; {states}")
             world.run(world.now + self.pace / 2, self._steps_max)

@@ -155,6 +155,17 @@ def test_a_peer_gives_what_both_logs_name_and_says_why_where_it_cannot() -> None
     assert sent(behind.receive(N2, WantEntries(1, span))) == [HaveEntries(1, span, why_not="removed")]
 
 
+def test_a_resting_follower_whose_leader_has_damage_ticks_again() -> None:
+    bench = Bench(N2, "1-0 1-1", epoch=1)
+    bench.receive(N1, AppendEntries(1, at("1-1"), 1))
+    bench.receive(N1, AppendEntries(1, at("1-1"), 1, quiet=True))
+    assert bench.replica.deadline() is None
+    bench.receive(N3, WantEntries(1, Span(at("1-0"), at("1-1"))))
+    assert bench.replica.deadline() is None, "that is not its leader"
+    bench.receive(N1, WantEntries(1, Span(at("1-0"), at("1-1"))))
+    assert bench.replica.deadline() is not None
+
+
 def test_when_every_copy_is_damaged_it_is_named() -> None:
     bench = damaged()
     span = Span(at("1-0"), at("1-2"))

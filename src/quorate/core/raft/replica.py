@@ -370,6 +370,9 @@ class Replica:
     # --- repair ---
 
     def _want_entries(self, sender: Member, message: messages.WantEntries) -> None:
+        if sender.node == self.leader and message.epoch == self.epoch:
+            # Whoever has damage does not lead: it stood down, and we may be at rest (seed 10121).
+            self.role.suspected(sender.node)
         reason = why_not(self.log, message.span)
         if reason:
             self.send(sender.node, messages.HaveEntries(self.epoch, message.span, why_not=reason))
