@@ -15,7 +15,7 @@ help: ## this list
 
 setup: $(READY) ## make .venv with the locked packages; then .venv/bin/quorate is the command
 
-demo: $(READY) ## raft through worlds of faults, a table of what held, one planted bug caught
+demo: $(READY) ## a cluster, Spark counting, a leader killed, worlds of faults; KEEP=1 leaves it running
 	$(BIN)/quorate demo
 
 test: $(READY) ## a sample of everything, in at most 15 minutes on two cores
@@ -25,7 +25,7 @@ proof: $(READY) ## every count that was promised (long)
 	$(PYTEST) -n $(JOBS) -m proof --hypothesis-profile=proof --durations=10
 
 verify: lint ## format, lint, types and the fast tests; changes nothing
-	$(PYTEST) -n $(JOBS) -q -m "not proof and not cluster" --ignore=tests/simulation --ignore=tests/packaging
+	$(PYTEST) -n $(JOBS) -q -m "not proof and not cluster" --ignore=tests/simulation --ignore=tests/packaging --ignore=tests/spark
 
 lint: $(READY) ## format, lint and types only; changes nothing
 	$(BIN)/ruff format --check
@@ -64,7 +64,7 @@ $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14
 	"$$($(PYTHON) -V 2>&1); name another: make setup PYTHON=python3.12" >&2; exit 1; }
 endef
 
-$(READY): requirements/dev.lock pyproject.toml tools/setup.py
+$(READY): requirements/dev.lock requirements/local.lock pyproject.toml tools/setup.py
 	@$(CHECK_PYTHON)
 	@$(PYTHON) tools/setup.py
 

@@ -1,6 +1,8 @@
-"""What all tests share: how hard hypothesis tries, and the switch that rewrites expected output."""
+"""What all tests share: how hard hypothesis tries, where tests run, the switch that rewrites expectations."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +31,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what scenarios print as what they expect, for a person to read the diff",
     )
+
+
+# ---- tests in several processes ----
+
+TOGETHER = "tests/spark/"
+"""They share one Spark, which takes ten seconds to start and memory to hold."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Any test goes to whichever process is free, except those that belong together; those go first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return TOGETHER if nodeid.startswith(TOGETHER) else nodeid
+
+    return Together(config, log)
 
 
 @pytest.fixture

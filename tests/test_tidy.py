@@ -181,7 +181,8 @@ def test_quorate_commands_in_documents_exist() -> None:
 def complaints_about_command(words: list[str]) -> Iterator[str]:
     # Brackets as in a synopsis are for people: `[--json]`.
     arguments = [word.strip("[]") for word in words]
-    subcommand = [word for word in arguments[:1] if not word.startswith("-")]
+    words_count = 2 if arguments[:1] == ["topic"] else 1
+    subcommand = [word for word in arguments[:words_count] if not word.startswith("-")]
     status, page = help_page(*subcommand)
     if status != 0:
         yield f"`quorate {' '.join(subcommand)} --help` exits {status}"

@@ -2,6 +2,8 @@
 
 Run by `make setup` with whatever `python3` the machine has, so it uses the standard library only and says
 in one line what is missing. Running it again brings an old environment up to date.
+
+Spark is part of it, as tests and demo run on it: some 600 MB, and a package that pip builds from its source.
 """
 
 from __future__ import annotations
@@ -9,7 +11,11 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +25,8 @@ READY = VENV / ".ready"
 DEV_LOCK = ROOT / "requirements" / "dev.lock"
 LOCAL_LOCK = ROOT / "requirements" / "local.lock"
 FAILURE_LINES_MAX = 15
+SILENCE_MAX_S = 8.0
+"""Nobody looks at a still screen for longer than this."""
 
 
 def main() -> None:
@@ -26,8 +34,7 @@ def main() -> None:
         stop("this Python cannot make a venv; install the module (Debian, Ubuntu: apt install python3-venv)")
     python = make_venv()
     install(python, DEV_LOCK, "runtime and development packages")
-    if "--local" in sys.argv[1:]:
-        install(python, LOCAL_LOCK, "Spark and Java, some 600 MB")
+    install(python, LOCAL_LOCK, "Spark and a Java, some 600 MB")
     say("installing quorate itself, editable")
     pip(python, "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     READY.write_text(f"{ROOT}\n", encoding="utf-8")
@@ -71,12 +78,57 @@ def pip(python: Path, *arguments: str) -> None:
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as running:
         assert running.stdout is not None
-        for line in running.stdout:
-            output.append(line)
-            if line.startswith("Collecting "):
-                say(f"  {line.split()[1].replace('==', ' ')}")
+        with heartbeat() as speaker:
+            for line in running.stdout:
+                output.append(line)
+                if line.startswith("Collecting "):
+                    speaker.tell("fetching", line.split()[1].replace("==", " "))
+                elif line.strip().startswith("Building wheel for ") and "started" in line:
+                    speaker.tell("building", line.split()[3])
+                elif line.startswith("Installing collected packages"):
+                    names = line.partition(":")[2].split(",")
+                    speaker.tell(
+                        "unpacking", names[0].strip() if len(names) == 1 else f"{len(names)} packages"
+                    )
     if running.returncode != 0:
         stop(f"pip failed (is a package index in reach?); its last words:\n{last_lines(''.join(output))}")
+
+
+class Speaker:
+    """Says what is being done, once when it begins and again while it lasts."""
+
+    def __init__(self) -> None:
+        self.doing = "working"
+        self.began = self.spoke = time.monotonic()
+
+    def tell(self, what: str, of: str) -> None:
+        self.doing, self.began = f"{what} {of}", time.monotonic()
+        self.spoke = self.began
+        say(f"  {self.doing}")
+
+    def remind(self) -> None:
+        now = time.monotonic()
+        if now - self.spoke >= SILENCE_MAX_S:
+            self.spoke = now
+            say(f"  still {self.doing}: {now - self.began:.0f} s")
+
+
+@contextmanager
+def heartbeat() -> Iterator[Speaker]:
+    """A speaker that is never silent for long: one package alone is 450 MB, and pip is mute meanwhile."""
+    speaker, over = Speaker(), Event()
+
+    def beat() -> None:
+        while not over.wait(0.5):
+            speaker.remind()
+
+    beating = Thread(target=beat, daemon=True)
+    beating.start()
+    try:
+        yield speaker
+    finally:
+        over.set()
+        beating.join()
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:

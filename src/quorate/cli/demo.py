@@ -1,11 +1,16 @@
-"""`quorate demo`: raft through worlds of faults, then a bug planted on purpose, caught and drawn."""
+"""`quorate demo`: a cluster under a pipeline, its leader killed, every event counted; then made-up worlds.
+
+Each step says what it is about to do, does it, and says what came of it. What matters is compared, not shown:
+the demo ends with exit code 1 if an acknowledged event was lost, or any was counted twice.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator
-from itertools import count
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
 from time import monotonic
@@ -17,23 +22,30 @@ from quorate.cli import say
 from quorate.cli.wrong import WrongUsage, check_picture, write_text
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from rich.console import Console
 
+    from quorate.cli.demo_cluster import DemoCluster
+    from quorate.cli.demo_flow import Flow
     from quorate.cli.worlds import Totals
     from quorate.sim.mutate import Caught, Mutant
-    from quorate.sim.run import Plan
 
-SECONDS = 25.0
+EVENTS_COUNT = 200_000
+SEEDS_COUNT = 250
 JOBS_MAX = 2
 MUTANT = "raft-commit-old-epoch"
 STORY = "demo-story.svg"
+SWEEP = "demo-sweep.parquet"
 HUNT_SEEDS = 200
 
 EPILOG = """\b
 [bold]Examples[/bold]
-quorate demo                       half a minute
-quorate demo --seconds 5           a shorter look
-quorate demo --story picture.svg   the picture goes there
+quorate demo                       two minutes on two cores
+quorate demo --seeds 50            a shorter look
+KEEP=1 quorate demo                the cluster stays, for you to use
+
+[bold]Exit code[/bold]
+0 everything held, 1 something was lost, doubled or not caught, 2 it could not run.
 """
 
 
@@ -42,35 +54,56 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    seconds: Annotated[
-        float, typer.Option(metavar="S", min=1.0, max=3600.0, help="How long worlds are made for.")
-    ] = SECONDS,
+    events: Annotated[
+        int, typer.Option(metavar="N", min=1000, max=10_000_000, help="Events that go through the cluster.")
+    ] = EVENTS_COUNT,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1_000_000, help="Made-up worlds of the sweep.")
+    ] = SEEDS_COUNT,
     story: Annotated[
         Path | None,
         typer.Option(metavar="FILE.svg", help="Where the picture goes.", show_default=f"out/{STORY}"),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=256, help="Processes.", show_default="one per core, at most 2"),
-    ] = None,
 ) -> None:
-    """Show what Quorate is about: raft under every kind of fault, and proof that its checks bite."""
+    """Show what Quorate is about: a pipeline that survives a kill, and proof that its checks bite.
+
+    With KEEP=1 in the environment, the cluster is left running.
+    """
     check_picture(story)
+    expect_installed()
+    began = monotonic()
     out = say.console()
     introduce(out)
-    jobs = jobs or min(JOBS_MAX, os.cpu_count() or 1)
-    totals = throw_worlds_at_raft(out, seconds, jobs)
-    mutant, caught = plant_a_bug(out, jobs)
-    picture = draw_it(out, mutant, caught, story) if caught is not None else None
-    sum_up(out, totals, mutant, caught, picture)
-    if totals.sum.violations or caught is None:
+    from quorate.cli.demo_cluster import DemoCluster
+
+    with DemoCluster(keep=os.environ.get("KEEP", "") not in ("", "0")) as cluster:
+        start_cluster(out, cluster)
+        with spark_session(out) as spark:
+            flow = send_and_kill(out, cluster, spark, events)
+            compare(out, flow)
+            totals = sweep(out, spark, seeds)
+    mutant, caught = plant_a_bug(out)
+    if caught is not None:
+        draw_it(out, mutant, caught, story)
+    sum_up(out, flow, totals, caught, monotonic() - began)
+    if cluster.is_kept:
+        tell_how_to_use(out, cluster)
+    if not flow.held or not flow.victim or totals.sum.violations or caught is None:
         raise typer.Exit(1)
+
+
+def expect_installed() -> None:
+    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "confluent_kafka")):
+        raise WrongUsage(
+            "the demo needs Spark and a Kafka client here; install them with `pip install 'quorate[local]'`"
+        )
 
 
 def introduce(out: Console) -> None:
     out.print(
-        "\n[bold]Quorate[/bold] keeps copies of a log on several machines. Its promise: a write that was\n"
-        "acknowledged is never lost, doubled or reordered, whatever breaks. This demo tries to break it.\n"
+        "\n[bold]Quorate[/bold] keeps copies of a log on several nodes, takes events from Kafka clients and hands\n"
+        "them to Spark. Its promise: what was acknowledged is never lost, doubled or reordered, whatever\n"
+        "breaks. This demo breaks things.\n"
     )
 
 
@@ -78,128 +111,235 @@ def step(out: Console, number: int, title: str, *lines: str) -> None:
     out.print(f"[bold]{number}  {title}[/bold]")
     for line in lines:
         out.print(f"   {line}", soft_wrap=True)
-    out.print()
 
 
 # ---- 1 ----
 
 
-def throw_worlds_at_raft(out: Console, seconds: float, jobs: int) -> Totals:
-    from quorate.cli.sweep import verdicts
-    from quorate.cli.worlds import Totals, of_seconds, show, watched
+def start_cluster(out: Console, cluster: DemoCluster) -> None:
+    from quorate.cli.demo_cluster import NODES_COUNT
+    from quorate.cli.demo_events import COPIES_COUNT, PARTITIONS_COUNT, TOPIC, create_topic
 
-    processes = f"in {jobs} processes" if jobs > 1 else "in one process"
     step(
         out,
         1,
-        "Raft through worlds of faults",
-        "Each world is made from one number, its seed: three nodes with made-up disks, clocks and network,",
-        "and clients that write and read. The code under test is the real one. Whatever can go wrong does,",
-        f"and every invariant is checked after every event. For {seconds:.0f} s, {processes}:",
+        "A cluster",
+        f"`quorate up` starts {NODES_COUNT} nodes, each a process with its own disk directory; they elect a",
+        "leader for what all must know, the metadata. Then a Kafka client asks for a topic.",
     )
-    totals = Totals("raft")
-    watched(verdicts(plans_for(seconds), jobs), totals, of_seconds(seconds))
-    show(totals, out)
-    return totals
-
-
-def plans_for(seconds: float) -> Iterator[Plan]:
-    """One world after the other until the time is over; at least one."""
-    from quorate.sim.run import Plan
-
-    end = monotonic() + seconds
-    for seed in count():
-        yield Plan(seed)
-        if monotonic() >= end:
-            return
+    with out.status("the nodes start"):
+        seconds = cluster.start()
+    pids = ", ".join(str(cluster.node_pid(node)) for node in range(1, NODES_COUNT + 1))
+    out.print(f"   ✓ up in {say.duration(seconds)}: processes {pids} at {cluster.bootstrap}", soft_wrap=True)
+    with out.status("the topic is created"):
+        create_topic(cluster.bootstrap)
+    out.print(
+        f"   ✓ topic {TOPIC!r}: {PARTITIONS_COUNT} partitions, {COPIES_COUNT} copies of each, "
+        "quorate.replication = raft\n"
+    )
 
 
 # ---- 2 ----
 
 
-def plant_a_bug(out: Console, jobs: int) -> tuple[Mutant, Caught | None]:
+@contextmanager
+def spark_session(out: Console) -> Iterator[SparkSession]:
+    from quorate.spark.java import NoJava
+    from quorate.spark.session import NoSpark, local_session
+
+    step(out, 2, "A pipeline", 'Spark starts on this machine. It finds format("quorate") by itself.')
+    began = monotonic()
+    with ExitStack() as stack:
+        try:
+            with out.status("Spark starts"):
+                spark = stack.enter_context(local_session("quorate demo", log_level="off"))
+        except (NoJava, NoSpark) as error:
+            raise WrongUsage(str(error)) from error
+        out.print(f"   ✓ Spark {spark.version} in {say.duration(monotonic() - began)}\n")
+        yield spark
+
+
+# ---- 3 ----
+
+
+def send_and_kill(out: Console, cluster: DemoCluster, spark: SparkSession, events_count: int) -> Flow:
+    from quorate.cli.demo_flow import Flow
+
+    step(
+        out,
+        3,
+        "Events, and a kill",
+        f"An idempotent producer sends {events_count:,} sales, acknowledged when a majority has flushed them,",
+        "while a streaming query adds them up by city. Half-way, the leader of partition 0 gets kill -9.",
+    )
+    flow = Flow(cluster, spark, events_count)
+    flow.run(out)
+    return flow
+
+
+# ---- 4 ----
+
+
+def compare(out: Console, flow: Flow) -> None:
+    step(out, 4, "Every event, counted", "What the producer was told beside what Spark found, city by city:")
+    columns = ("city", "acknowledged", "counted", "sum", "sum counted", "")
+    out.print(say.table("", columns, flow.rows(), right=(1, 2, 3, 4)))
+    out.print(
+        f"   {'✓ nothing lost, nothing twice' if flow.held else '[bold red]✗ they differ[/bold red]'}\n"
+    )
+
+
+# ---- 5 ----
+
+
+def sweep(out: Console, spark: SparkSession, seeds_count: int) -> Totals:
+    from quorate.cli.sweep_command import appearing, count, progress_of
+    from quorate.cli.worlds import Totals, show
+    from quorate.sim.run import Plan
+    from quorate.spark.sweep import SweepFailed, run_sweep, summarize, tasks_for
+
+    step(
+        out,
+        5,
+        "Made-up worlds, on Spark",
+        "One kill proves little. The same code runs in worlds made from a number each: simulated disks, clocks",
+        "and network, and whatever can go wrong does. After every event every invariant is checked.",
+        f"Spark spreads {seeds_count} of them over this machine's cores, one row each in Parquet:",
+    )
+    place = default_place(SWEEP)
+    seeds = range(seeds_count)
+    tasks_count = tasks_for(seeds)
+    totals = Totals("raft")
+    began = monotonic()
+    try:
+        with appearing(str(place)) as unfinished, progress_of(tasks_count) as progress:
+            run_sweep(spark, Plan(0), seeds, tasks_count=tasks_count, out=unfinished, progress=progress)
+    except SweepFailed as failed:
+        raise WrongUsage(str(failed)) from failed
+    count(totals, summarize(spark, str(place)), monotonic() - began)
+    show(totals, out)
+    out.print(f"   every world, one row: {place}\n", soft_wrap=True)
+    return totals
+
+
+# ---- 6 ----
+
+
+def plant_a_bug(out: Console) -> tuple[Mutant, Caught | None]:
     from quorate.cli.mutants import describe
     from quorate.sim import mutate, patching
 
     mutant = describe(MUTANT)
     step(
         out,
-        2,
+        6,
         "A bug, planted on purpose",
         "Would those checks notice? Into a copy of the code goes a known bug of real systems:",
         f"[italic]{mutant.name}[/italic]: it {mutant.does} (origin: {mutant.origin}).",
     )
     try:
-        caught = mutate.hunt(mutant.name, range(HUNT_SEEDS), hint=False, jobs=jobs)
+        jobs = min(JOBS_MAX, os.cpu_count() or 1)
+        with out.status("hunting it"):
+            caught = mutate.hunt(mutant.name, range(HUNT_SEEDS), hint=False, jobs=jobs)
     except (patching.DoesNotApply, mutate.HuntFailed) as error:
         raise WrongUsage(f"the bug cannot be planted: {error}") from error
     if caught is None:
-        out.print(f"   [red]It lived through {HUNT_SEEDS} worlds.[/red]\n")
+        out.print(f"   [red]✗ it lived through {HUNT_SEEDS} worlds[/red]\n")
     else:
-        out.print(f"   Caught in {say.duration(caught.seconds)}, in world {caught.seed}, by the invariant")
-        out.print(f"   [bold]{caught.invariant}[/bold]: {caught.detail}\n", soft_wrap=True)
+        out.print(f"   ✓ caught in {say.duration(caught.seconds)}, in world {caught.seed}, by the invariant")
+        out.print(f"     [bold]{caught.invariant}[/bold]: {caught.detail}", soft_wrap=True)
     return mutant, caught
 
 
-# ---- 3 ----
-
-
-def draw_it(out: Console, mutant: Mutant, caught: Caught, wanted: Path | None) -> Path:
+def draw_it(out: Console, mutant: Mutant, caught: Caught, wanted: Path | None) -> None:
     from quorate.cli.mutants import drawn
 
-    step(
-        out,
-        3,
-        "The story of that bug, drawn",
-        "A lane for each node, time running downwards, messages as arrows, faults as marks, and what",
-        "happened in words beside it. Open it in a browser:",
-    )
     picture = drawn(mutant, caught)
-    file = wanted if wanted is not None else default_place()
+    file = wanted if wanted is not None else default_place(STORY)
     write_text(file, picture)
-    out.print(f"   {file.resolve()}\n", soft_wrap=True)
-    return file
+    out.print(f"   ✓ its story as a picture, for your browser: {file.resolve()}\n", soft_wrap=True)
 
 
-def default_place() -> Path:
+def default_place(name: str) -> Path:
     """`out` below this directory, or the system's place for temporary files where that cannot be."""
     try:
         Path("out").mkdir(exist_ok=True)
     except OSError:
-        return Path(gettempdir()) / f"quorate-{STORY}"
-    return Path("out") / STORY
+        return Path(gettempdir()) / f"quorate-{name}"
+    return Path("out") / name
 
 
 # ---- the end ----
 
 
-def sum_up(out: Console, totals: Totals, mutant: Mutant, caught: Caught | None, picture: Path | None) -> None:
-    found = totals.sum
-    faults = sum(totals.thrown.values())
-    out.print("[bold]In short[/bold]")
-    if found.violations:
-        out.print(
-            f"   [red]{len(found.violations)} of {found.seeds} worlds broke a promise.[/red] "
-            "That is a bug of ours; the lines above say how to see it again."
-        )
-    else:
-        out.print(
-            f"   {found.seeds:,} worlds lived through {say.duration(totals.seconds)} of their own time, "
-            f"{faults:,} faults and {found.events:,} events\n"
-            f"   in {say.duration(totals.taken)} of yours. {found.acknowledged:,} writes were acknowledged, "
-            "and every one of them is still there."
-        )
-    if caught is not None:
-        world = (
-            "in its first world" if caught.seeds_count == 1 else f"in world {caught.seeds_count} of its life"
-        )
-        out.print(f"   The bug we planted was caught {world}.")
-    else:
-        out.print(f"   [red]The bug we planted, {mutant.name}, was not caught.[/red]")
+def sum_up(out: Console, flow: Flow, totals: Totals, caught: Caught | None, seconds: float) -> None:
+    out.print(f"[bold]In short[/bold], after {say.duration(seconds)}")
+    for line in (_of_events(flow), _of_the_kill(flow), _of_worlds(totals), _of_the_bug(caught)):
+        out.print(f"   {line}", soft_wrap=True)
     command = "quorate" if shutil.which("quorate") else ".venv/bin/quorate"
     out.print(
         "\n   Go on with:\n"
+        f"     {command} up                            a cluster of your own\n"
         f"     {command} sim raft --seed 7 --trace     one world, line by line\n"
         f"     {command} mutants                       every known bug, planted and caught\n"
-        f"     {command} bench wal --quick             the log beside this machine's disk\n"
     )
+
+
+def _of_events(flow: Flow) -> str:
+    if flow.held:
+        return (
+            f"{flow.sender.acknowledged_count:,} events were acknowledged, and Spark counted every one of them "
+            f"[bold green]once[/bold green], in {flow.batches_count} batches."
+        )
+    return (
+        f"[bold red]{flow.lost_count:,} acknowledged events are lost, {flow.doubled_count:,} are there twice[/bold "
+        f"red], and {flow.unknown_count:,} were never acknowledged. That is a bug of ours."
+    )
+
+
+def _of_the_kill(flow: Flow) -> str:
+    if not flow.victim:
+        return "[bold red]No node was killed: the events ended too early.[/bold red]"
+    back = f"It was back {say.duration(flow.back_after_s)} after the kill. " if flow.back_after_s else ""
+    return (
+        f"Node {flow.victim} was killed with {flow.acknowledged_before:,} events in; its partitions paused for "
+        f"{say.duration(flow.gap_s)}. {back}Spark was {say.duration(flow.behind_s)} behind the last event, its "
+        f"longest batch took {say.duration(flow.longest_batch_s)}."
+    )
+
+
+def _of_worlds(totals: Totals) -> str:
+    found = totals.sum
+    if found.violations:
+        return (
+            f"[bold red]{len(found.violations)} of {found.seeds} worlds broke a promise.[/bold red] That is a bug "
+            "of ours; the lines above say how to see it again."
+        )
+    return (
+        f"{found.seeds:,} worlds lived through {say.duration(totals.seconds)} of their own time, "
+        f"{sum(totals.thrown.values()):,} faults and {found.events:,} events in {say.duration(totals.taken)} of "
+        f"yours; {found.acknowledged:,} acknowledged writes, and none was lost."
+    )
+
+
+def _of_the_bug(caught: Caught | None) -> str:
+    if caught is None:
+        return f"[bold red]The bug we planted, {MUTANT}, was not caught.[/bold red]"
+    world = "in its first world" if caught.seeds_count == 1 else f"in world {caught.seeds_count} of its life"
+    return f"The bug we planted was caught {world}."
+
+
+def tell_how_to_use(out: Console, cluster: DemoCluster) -> None:
+    from quorate.cli.demo_events import TOPIC
+
+    out.print("[bold]The cluster is still running[/bold], as KEEP=1 asked")
+    for what, how in (
+        ("bootstrap servers", cluster.bootstrap),
+        ("read with kcat", f"kcat -b 127.0.0.1:{cluster.port} -t {TOPIC} -C -e | head"),
+        ("data and logs", str(cluster.directory)),
+        ("what it says", f"tail -f {cluster.output}"),
+        ("stop it", f"kill {cluster.pid}"),
+        ("start it again", f"quorate up --dir {cluster.directory}"),
+    ):
+        out.print(f"   {what:<18} {how}", soft_wrap=True, markup=False)
+    out.print()

@@ -104,6 +104,12 @@ class Outcome(StrEnum):
     """Leadership ended first: the entries may be settled yet, or never (rule 9: never 'not written')."""
     BUSY = "busy"
     FULL = "disk full"
+    OUT_OF_ORDER = "out of order"
+    """A producer's batch that is not the next one: those before it are not here."""
+    FENCED = "fenced"
+    """The producer goes by a newer epoch now."""
+    DUPLICATE = "duplicate"
+    """Settled so long ago that nobody remembers where."""
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):

@@ -15,6 +15,7 @@ import msgspec
 Partition = NewType("Partition", bytes)
 """16 bytes of topic id and a big-endian 4-byte partition number: the identity that every frame carries."""
 
+TOPIC_ID_BYTES = 16
 PARTITION_BYTES = 20
 
 Node = NewType("Node", int)
@@ -25,7 +26,7 @@ FORMAT_VERSION = 1
 
 def partition_of(topic_id: bytes, number: int) -> Partition:
     """The identity of partition `number` of one creation of a topic."""
-    assert len(topic_id) == 16
+    assert len(topic_id) == TOPIC_ID_BYTES
     return Partition(topic_id + number.to_bytes(4, "big"))
 
 

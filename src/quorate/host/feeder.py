@@ -20,11 +20,15 @@ FEED_BYTES_MAX = 1 << 20
 class Feeder:
     """Gives every hosted machine what is settled."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, settled: Callable[[Hosted], None]) -> None:
+        """`settled` is called when a machine that was behind has caught up by something."""
         self._store = store
+        self._settled = settled
 
     def feed(self, hosted: Hosted) -> None:
         """Settle what can be settled now; where it must be read first, go on after that."""
+        if hosted.gone:
+            return
         log = hosted.replica.log
         while hosted.applied.offset < hosted.commit and not hosted.feeding and hosted.restoring is None:
             first = hosted.applied.offset + 1
@@ -45,6 +49,7 @@ class Feeder:
             restored = hosted.applied.offset + 1 != first  # A snapshot took their place meanwhile.
             if restored or _settle(hosted, frames):
                 self.feed(hosted)
+                self._settled(hosted)
 
         return done
 
@@ -69,7 +74,7 @@ class Feeder:
         """The installed snapshot is durable: let the machine be what it says."""
 
         def done(data: bytes) -> None:
-            if hosted.restoring is None or hosted.restoring[1] != snapshot:
+            if hosted.gone or hosted.restoring is None or hosted.restoring[1] != snapshot:
                 return
             hosted.restoring = None
             if len(data) != snapshot.size:
@@ -78,6 +83,7 @@ class Feeder:
             if snapshot.last.offset > hosted.applied.offset:
                 hosted.restore(data)
             self.feed(hosted)
+            self._settled(hosted)
 
         self._store.read_snapshot(hosted.partition, 0, snapshot.size, done)
 
@@ -87,6 +93,7 @@ def _settle(hosted: Hosted, frames: list[Frame]) -> bool:
     for frame in frames:
         if frame.header.last > hosted.commit or frame.header.offset != hosted.applied.offset + 1:
             break
+        hosted.tally.settle(frame.header, frame.checksum, frame.payload)
         hosted.machine.settle(frame.header, frame.checksum, frame.payload)
         hosted.applied, hosted.applied_checksum = frame.header.id, frame.checksum
         progress = True

@@ -26,7 +26,9 @@ from quorate.core.entry import Flag, Header, Kind, Member, Partition, Snapshot, 
 from quorate.host.detector import Detector, DetectorSettings
 from quorate.host.feeder import Feeder
 from quorate.host.parcel import Parcel, Ping, packed, unpacked
-from quorate.host.replicas import Answer, Hosted, ReplicaRecord, as_recovered, decode_record, encode_record
+from quorate.host.producing import Answer
+from quorate.host.replicas import Hosted, ReplicaRecord, as_recovered, decode_record, encode_record
+from quorate.machine.producers import Numbered, numbered
 from quorate.storage.disk import Buffer, Disk
 from quorate.storage.frame import Frame
 from quorate.storage.store import Store, StoreSettings
@@ -37,6 +39,8 @@ BYTES_UNBOUNDED = 1 << 62
 
 class HostSettings(msgspec.Struct, frozen=True, gc=False):
     store: StoreSettings = StoreSettings()
+    metadata: raft.Tuning = raft.Tuning()
+    """For the metadata group: it is small, and what it says must be soon known again after a restart."""
     raft: raft.Tuning = raft.Tuning()
     detector: DetectorSettings = DetectorSettings()
     waiting_bytes_max: int = 64 << 20
@@ -59,6 +63,8 @@ class Context(msgspec.Struct, gc=False):
     frames: dict[int, Frame] = {}
     payloads: Sequence[Buffer] = ()
     chunk: bytes = b""
+    numbered: Numbered | None = None
+    """A proposal's place among those of its producer, if it has one."""
 
 
 NOTHING = Context()
@@ -76,7 +82,10 @@ class Host:
         send: Callable[[int, Parcel], None],
         rng: Random,
         observer: Observer | None = None,
+        settled: Callable[[Hosted], None] = lambda _: None,
+        led: Callable[[Hosted], None] = lambda _: None,
     ) -> None:
+        """`settled` is called when a replica has settled more, `led` when it knows another leader."""
         self.node = node
         self.hosted: dict[Partition, Hosted] = {}
         self.stopped: str | None = None
@@ -88,6 +97,8 @@ class Host:
         self._send = send
         self._rng = rng
         self._observer = observer
+        self._settled = settled
+        self._led = led
         self._boot = rng.getrandbits(63)
         self._peers: set[int] = set()
         self._detector = Detector(settings.detector)
@@ -103,7 +114,7 @@ class Host:
         """Read the disk, and start every replica found on it whose record can be read."""
         self._now = now
         self.store = Store.open(self._disk, self._settings.store, self)
-        self._feeder = Feeder(self.store)
+        self._feeder = Feeder(self.store, self._settled)
         for partition in self.store.partitions():
             log = self.store.recovered(partition)
             if log.state is not None and not log.state_damaged:
@@ -128,8 +139,21 @@ class Host:
         self._start(partition, record)
         self._drain()
 
+    def remove(self, now: float, partition: Partition) -> None:
+        """Hold this replica no more, and remove its files: its topic was deleted."""
+        self._now = now
+        hosted = self.hosted.pop(partition)
+        hosted.gone = True
+        hosted.scheduled = None
+        self.store.delete(partition)
+        for request, answer in hosted.answers.items():
+            answer(Reply(request, Outcome.UNKNOWN))
+        hosted.answers.clear()
+        self._drain()
+
     def _start(self, partition: Partition, record: ReplicaRecord) -> None:
-        hosted = Hosted(partition, record, self._settings.raft, self._rng)
+        tuning = self._settings.metadata if record.purpose == "metadata" else self._settings.raft
+        hosted = Hosted(partition, record, tuning, self._rng)
         self.hosted[partition] = hosted
         log = self.store.recovered(partition)
         data = self.store.snapshot_now(partition)
@@ -163,7 +187,10 @@ class Host:
         self._drain()
 
     def propose(self, now: float, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
-        """Append these batches, verified by the caller's side of the wire, as one proposal."""
+        """Append these batches, verified by the caller's side of the wire, as one proposal.
+
+        A batch with a producer id is a proposal of its own.
+        """
         self._now = now
         hosted = self.hosted[partition]
         hosted.requests += 1
@@ -174,9 +201,21 @@ class Host:
         if not self.store.room_for(sum(map(len, payloads))):
             answer(Reply(request, Outcome.FULL, leader=hosted.replica.leader))
             return
+        headers = []
+        produced: batch.BatchHeader | None = None
+        for payload in payloads:
+            parsed = batch.parse_batch_header(payload)
+            headers.append(_header_of(parsed))
+            if parsed.producer_id >= 0:
+                produced = parsed
+        context = Context(payloads=payloads)
+        if produced is not None and hosted.desk is not None:
+            context.numbered = numbered(produced) if len(headers) == 1 else None
+            if context.numbered is None:
+                answer(Reply(request, Outcome.OUT_OF_ORDER, leader=hosted.replica.leader))
+                return
         hosted.answers[request] = answer
-        headers = tuple(map(_header_of, payloads))
-        self._tell(hosted, events.Proposed(request, headers), Context(payloads=payloads))
+        self._tell(hosted, events.Proposed(request, tuple(headers)), context)
         self._drain()
 
     def fetch(
@@ -275,8 +314,11 @@ class Host:
         if not io:  # Not even its birth was possible: whoever runs this node has to look.
             self.stopped = reason
             return
-        self.hosted[partition].restoring = None
-        self._tell(self.hosted[partition], events.Failed(io, reason))
+        hosted = self.hosted[partition]
+        # An installation that was ordered before is durable, and is still being read (seed 316).
+        if hosted.restoring is not None and hosted.restoring[0] >= io:
+            hosted.restoring = None
+        self._tell(hosted, events.Failed(io, reason))
         self._drain()
 
     def damaged(self, partition: Partition, span: Span) -> None:
@@ -316,12 +358,19 @@ class Host:
         try:
             while queue and self.stopped is None:
                 hosted, event, context = queue.popleft()
+                if hosted.gone:
+                    continue
+                if context.numbered is not None and not hosted.is_next(event, context.numbered):
+                    continue
                 ordered = hosted.replica.step(self._now, event)
                 if self._observer is not None:
                     self._observer.stepped(self._now, self.node, hosted, event, ordered)
                 for effect in ordered:
                     _EXECUTE[type(effect)](self, hosted, effect, context)
                 self._schedule(hosted)
+                if hosted.replica.leader != hosted.leader:
+                    hosted.leader = hosted.replica.leader
+                    self._led(hosted)
         finally:
             self._draining = False
 
@@ -405,7 +454,7 @@ class Host:
 
         def more(frames: list[Frame]) -> None:
             found.extend(frames)
-            if frames and frames[-1].header.last < last:
+            if frames and frames[-1].header.last < last and partition in self.hosted:
                 self._read_on(partition, frames[-1].header.last + 1, last, found, done)
             else:
                 done(found)
@@ -484,6 +533,7 @@ class Host:
         hosted.commit = effect.offset
         self.store.note_commit(hosted.partition, effect.offset)
         self._feeder.feed(hosted)
+        self._settled(hosted)
 
     def _take_snapshot(self, hosted: Hosted, _: effects.TakeSnapshot, __: Context) -> None:
         def done(event: events.Event) -> None:
@@ -498,11 +548,10 @@ def _same_entry(frame: Frame, header: Header) -> bool:
     return found.offset == header.offset and found.epoch == header.epoch and found.count == header.count
 
 
-def _header_of(payload: Buffer) -> Header:
-    parsed = batch.parse_batch_header(payload)
+def _header_of(parsed: batch.BatchHeader) -> Header:
     flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
-    count = parsed.last_offset_delta + 1
-    return Header(0, 0, count, len(payload), Kind.RECORDS, flags, parsed.crc)
+    size = parsed.length + batch.LENGTH_EXCLUDES
+    return Header(0, 0, parsed.last_offset_delta + 1, size, Kind.RECORDS, flags, parsed.crc)
 
 
 _EXECUTE: dict[type, Callable[[Host, Hosted, Any, Context], None]] = {

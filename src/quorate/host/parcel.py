@@ -16,6 +16,12 @@ class Ping(msgspec.Struct, frozen=True, gc=False, tag="ping"):
     boot: int
 
 
+class Leads(msgspec.Struct, frozen=True, gc=False, tag="leads"):
+    """One node to another: these partitions, in these epochs, are led here. Clients ask any node for it."""
+
+    partitions: tuple[tuple[bytes, int], ...]
+
+
 class Parcel(msgspec.Struct, frozen=True, gc=False):
     partition: Partition | None
     """None: from node to node."""

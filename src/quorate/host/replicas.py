@@ -9,17 +9,20 @@ from typing import Any
 import msgspec
 
 from quorate.core import raft
-from quorate.core.effects import Reply
 from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Snapshot
-from quorate.core.events import Recovered
+from quorate.core.events import Event, Proposed, Recovered
+from quorate.host.producing import Answer, Desk, Leading
+from quorate.machine import Machine
+from quorate.machine.metadata import Metadata
+from quorate.machine.producers import Numbered, Producers
 from quorate.machine.tally import Tally
 from quorate.storage.store import RecoveredLog
 
-Answer = Callable[[Reply], None]
-
-
 PROTOCOLS = {"raft": raft.Replica}
 """How copies can agree; the other rooms join when they stand."""
+
+MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata}
+"""What a log is for decides what is built from it."""
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True, gc=False):
@@ -30,6 +33,8 @@ class ReplicaRecord(msgspec.Struct, frozen=True, gc=False):
     voters: tuple[Member, ...]
     learners: tuple[Member, ...] = ()
     state: raft.SavedState = raft.SavedState()
+    purpose: str = "topic"
+    preferred: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -49,6 +54,7 @@ class Manifest(msgspec.Struct, frozen=True, gc=False):
 
     last: EntryId
     checksum: int
+    tally: bytes
     machine: bytes
 
 
@@ -61,7 +67,10 @@ class Hosted:
         "applied_checksum",
         "awaited",
         "commit",
+        "desk",
         "feeding",
+        "gone",
+        "leader",
         "machine",
         "partition",
         "record",
@@ -69,15 +78,19 @@ class Hosted:
         "requests",
         "restoring",
         "scheduled",
+        "tally",
     )
 
     def __init__(self, partition: Partition, record: ReplicaRecord, tuning: raft.Tuning, rng: Random) -> None:
         self.partition = partition
         self.record = record
         room = PROTOCOLS[record.protocol]
-        config = raft.Config(record.me, record.voters, record.learners, tuning)
+        config = raft.Config(record.me, record.voters, record.learners, tuning, record.preferred)
         self.replica = room(config, Random(rng.getrandbits(64)))
-        self.machine = Tally()
+        self.tally = Tally()
+        self.machine = MACHINES[record.purpose]()
+        self.desk = Desk(self.machine) if isinstance(self.machine, Producers) else None
+        """Who judges batches with a producer id, where they are told apart."""
         self.applied = NOWHERE
         """The last entry that the machine has settled, and the checksum of its frame."""
         self.applied_checksum = 0
@@ -91,17 +104,37 @@ class Hosted:
         self.answers: dict[int, Answer] = {}
         self.requests = 0
         self.scheduled: float | None = None
+        self.leader = 0
+        """Whom everybody was told to ask."""
+        self.gone = False
+        """Removed: what still comes back for it is for nobody."""
 
     def saved(self, state: Any) -> bytes:
         """The record with the protocol's newest state."""
         self.record = msgspec.structs.replace(self.record, state=state)
         return encode_record(self.record)
 
+    def is_next(self, event: Event, batch: Numbered) -> bool:
+        """Whether the replica is to be told of a producer's batch now. If not, the desk answers for it."""
+        leads_from = self.replica.leads_from
+        if leads_from is None:
+            return True  # It refuses, and says who leads.
+        assert self.desk is not None
+        assert isinstance(event, Proposed)
+        request = event.request
+        leader = Leading(self.record.me.node, self.replica.epoch, leads_from, self.applied.offset)
+        answer = self.desk.admit(request, batch, self.answers.pop(request), leader)
+        if answer is not None:
+            self.answers[request] = answer
+        return answer is not None
+
     def manifest(self) -> bytes:
-        return msgspec.msgpack.encode(Manifest(self.applied, self.applied_checksum, self.machine.snapshot()))
+        parts = self.tally.snapshot(), self.machine.snapshot()
+        return msgspec.msgpack.encode(Manifest(self.applied, self.applied_checksum, *parts))
 
     def restore(self, data: bytes) -> None:
         manifest = msgspec.msgpack.decode(data, type=Manifest)
+        self.tally.restore(manifest.tally)
         self.machine.restore(manifest.machine)
         self.applied, self.applied_checksum = manifest.last, manifest.checksum
 

@@ -21,7 +21,7 @@ import uvloop
 
 from quorate.node.config import BadConfig, load_config
 from quorate.node.directory import WrongDirectory, format_directory
-from quorate.node.node import Node, NodeFailed
+from quorate.node.node import Guests, Node, NodeFailed
 from quorate.storage.disk import DiskFailed, DiskFull
 from quorate.storage.errors import StoreError
 from quorate.storage.real_disk import DirectoryInUse
@@ -31,8 +31,14 @@ EXIT_FAILED = 1
 EXIT_NOT_STARTED = 2
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m quorate.node", description="Run one node.")
+def main(
+    arguments: list[str] | None = None,
+    *,
+    guests: Guests | None = None,
+    program: str = "python -m quorate.node",
+) -> int:
+    """`guests` serves connections that carry another protocol than the nodes' own."""
+    parser = argparse.ArgumentParser(prog=program, description="Run one node.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="JSON or TOML")
     parser.add_argument("--format", action="store_true", help="make the node's directory and exit")
     parser.add_argument("--replaces", action="store_true", help="with --format: the old directory is lost")
@@ -45,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         if chosen.format:
             format_directory(config, replaces=chosen.replaces, rng=Random())
         else:
-            run_node(Node(config), stop_with_stdin=chosen.stop_with_stdin)
+            run_node(Node(config, guests=guests), stop_with_stdin=chosen.stop_with_stdin)
     except NodeFailed as failed:
         return complain(str(failed), EXIT_FAILED)
     except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError, OSError) as error:

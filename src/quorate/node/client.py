@@ -20,7 +20,7 @@ from quorate.core.entry import Partition
 from quorate.node import requests
 from quorate.node.codec import Hello, Refused, Welcome, decode_greeting, encode_greeting
 from quorate.node.config import Address
-from quorate.node.letters import LETTER_BYTES_MAX, BadLetter, Letters
+from quorate.node.letters import LETTER_BYTES_MAX, PREFACE, BadLetter, Letters
 from quorate.node.requests import (
     Answer,
     Answered,
@@ -96,7 +96,7 @@ class Connection(Letters):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._put(encode_greeting(self._hello))
+        self._put(PREFACE + encode_greeting(self._hello))
         self._look_for_overdue()
 
     def request(

@@ -15,7 +15,7 @@ import msgspec
 
 from quorate.core.entry import FORMAT_VERSION, PARTITION_BYTES, Member, Partition
 from quorate.core.raft import messages
-from quorate.host.parcel import Parcel, Ping
+from quorate.host.parcel import Leads, Parcel, Ping
 from quorate.node.letters import BadLetter, opened, seal
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
@@ -54,7 +54,7 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     node: int
     incarnation: int
     version: int
-    message: messages.Message | Ping
+    message: messages.Message | Ping | Leads
     frames_count: int = 0
     chunk_bytes: int = 0
     chunk_checksum: int = 0
@@ -130,9 +130,9 @@ def _check(envelope: _Envelope) -> None:
     if envelope.version != FORMAT_VERSION:
         raise BadLetter(f"message format {envelope.version} is unknown to this version of quorate")
     if envelope.partition is None:
-        if kind is not Ping:
+        if kind not in (Ping, Leads):
             raise BadLetter(f"{kind.__name__} is said between replicas, and no partition is named")
-    elif kind is Ping or len(envelope.partition) != PARTITION_BYTES:
+    elif kind in (Ping, Leads) or len(envelope.partition) != PARTITION_BYTES:
         raise BadLetter(f"{kind.__name__} with a partition's identity of {len(envelope.partition)} bytes")
     if envelope.frames_count < 0 or envelope.chunk_bytes < 0:
         raise BadLetter("a negative count")

@@ -6,13 +6,18 @@
   "node": 1,
   "directory": "data/n1",             relative to the file
   "listen": "127.0.0.1:7001",
+  "advertise": "",                    where clients find it, if that is not where it listens
   "peers": {"2": "127.0.0.1:7002", "3": "127.0.0.1:7003"},
+  "voters": [1, 2, 3],                the first voters of the metadata group; the others follow it
   "topics": [{"id": "000102…0f", "partitions": 100, "voters": [1, 2, 3], "learners": []}],
   "raft": {"election_timeout_s": 1.0},
   "store": {},
   "detector": {}
 }
 ```
+
+`topics` are there from the start and for good: for tests and measurements. All others are created by clients,
+and stand in the metadata group. Without `voters` there is no such group.
 
 `raft`, `store` and `detector` take the fields of `core.raft.Tuning`, `storage.StoreSettings` and
 `host.DetectorSettings`; whatever is left out has its default. Unknown fields are refused.
@@ -31,6 +36,7 @@ from quorate.core import raft
 from quorate.core.entry import Member, Partition, partition_of
 from quorate.host import HostSettings, ReplicaRecord
 from quorate.host.detector import DetectorSettings
+from quorate.machine.metadata import METADATA, METADATA_TOPIC
 from quorate.node.letters import ATTACHMENT_BYTES_MAX
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.store import StoreSettings
@@ -38,6 +44,11 @@ from quorate.storage.store import StoreSettings
 FIRST_INCARNATION = 1
 """The life in which the first voters of a partition are named."""
 PARTITIONS_COUNT_MAX = 100_000
+TOPIC_SNAPSHOT_EVERY = 200_000
+METADATA_SNAPSHOT_EVERY = 1000
+METADATA_KEEP_BEHIND = 1000
+KEEP_ALL = 1 << 62
+"""Nothing of a topic's log is removed because a snapshot covers it: the log is the data."""
 
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
 _ADDRESS = re.compile(rf"(?:\[([0-9a-fA-F:.]+)\]|({_LABEL}(?:\.{_LABEL})*)):(\d{{1,5}})")
@@ -86,21 +97,45 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: int
     directory: str
     listen: str
+    advertise: str = ""
     peers: dict[int, str] = {}
+    voters: tuple[int, ...] = ()
     topics: tuple[TopicConfig, ...] = ()
     raft: raft.Tuning = raft.Tuning()
     store: StoreSettings = StoreSettings()
     detector: DetectorSettings = DetectorSettings()
 
     def host_settings(self) -> HostSettings:
-        return HostSettings(store=self.store, raft=self.raft, detector=self.detector)
+        """Snapshots of a topic's machine spare a restart the reading of all its log, which stays."""
+        replace = msgspec.structs.replace
+        every = self.raft.snapshot_every
+        return HostSettings(
+            store=self.store,
+            raft=replace(self.raft, snapshot_every=every or TOPIC_SNAPSHOT_EVERY, keep_behind=KEEP_ALL),
+            metadata=replace(
+                self.raft, snapshot_every=every or METADATA_SNAPSHOT_EVERY, keep_behind=METADATA_KEEP_BEHIND
+            ),
+            detector=self.detector,
+        )
+
+    @property
+    def client_address(self) -> Address:
+        return parse_address(self.advertise or self.listen)
 
     def peer_addresses(self) -> dict[int, Address]:
         return {node: parse_address(text) for node, text in sorted(self.peers.items())}
 
     def replicas(self, incarnation: int) -> list[tuple[Partition, ReplicaRecord]]:
-        """What this node is to hold, in this life of its disk."""
+        """What this node holds from the start, in this life of its disk."""
         held = []
+        if self.voters:
+            everybody = {self.node, *self.peers}
+            voters, learners = (
+                tuple(Member(node, FIRST_INCARNATION) for node in sorted(nodes))
+                for nodes in (self.voters, everybody.difference(self.voters))
+            )
+            me = Member(self.node, incarnation)
+            held.append((METADATA, ReplicaRecord("raft", me, voters, learners, purpose="metadata")))
         for topic in self.topics:
             if self.node not in topic.voters + topic.learners:
                 continue
@@ -140,8 +175,12 @@ def check_config(config: NodeConfig) -> None:
     if config.node in config.peers:
         raise BadConfig(f"peers: node {config.node} is this node itself; name the others only")
     parse_address(config.listen)
+    if config.advertise:
+        parse_address(config.advertise)
     config.peer_addresses()
     known = {config.node, *config.peers}
+    if not known.issuperset(config.voters) or len(set(config.voters)) < len(config.voters):
+        raise BadConfig("voters: each is this node or a peer, and named once")
     for topic in config.topics:
         _check_topic(topic, known)
     if sum(topic.partitions for topic in config.topics) > PARTITIONS_COUNT_MAX:
@@ -154,6 +193,8 @@ def check_config(config: NodeConfig) -> None:
 def _check_topic(topic: TopicConfig, known: set[int]) -> None:
     if not re.fullmatch(r"[0-9a-fA-F]{32}", topic.id):
         raise BadConfig(f"topics: id {topic.id!r} is not 32 hexadecimal digits")
+    if topic.topic_id == METADATA_TOPIC:
+        raise BadConfig(f"topics: {topic.id} is the metadata group's id")
     if topic.partitions < 1:
         raise BadConfig(f"topics: {topic.id} has {topic.partitions} partitions; 1 is the least")
     members = topic.voters + topic.learners

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from quorate import batch
-from quorate.core.effects import Reply
+from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import FORMAT_VERSION, Partition
 from quorate.node import requests
 from quorate.node.codec import (
@@ -100,7 +100,7 @@ class Door(Letters):
         self.is_client = not greeting.node
         self.letter_bytes_max = LETTER_BYTES_MAX
         if greeting.node:
-            self._node.forget_older(self, greeting.node)
+            self._node.peer_connected(self, greeting.node)
         self._write(encode_greeting(Welcome(self._node.id)))
 
     def _why_not(self, greeting: Greeting) -> str:
@@ -151,7 +151,13 @@ class Door(Letters):
     def _propose(self, number: int, request: Propose, attachment: memoryview) -> None:
         payloads = requests.attached_batches(request, attachment)
         partition = Partition(request.partition)
-        why_not = _why_not_proposed(payloads) if self._node.holds(partition) else _unknown(partition)
+        held = self._node.holds(partition)
+        if not held and self._node.is_elsewhere(partition):
+            leader, epoch = self._node.leader_of(partition)
+            elsewhere = Answered(Outcome.NOT_LEADER, -1, epoch, leader)
+            self._write(requests.encode_answer(number, elsewhere))
+            return
+        why_not = _why_not_proposed(payloads) if held else _unknown(partition)
         if why_not:
             self._write(requests.encode_answer(number, Rejected(why_not)))
             return

@@ -22,6 +22,9 @@ from zlib import crc32
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_PAYLOAD_MAX
 
+PREFACE = b"QRT1"
+"""The first bytes on a connection to a node that is to carry letters. Whoever speaks Kafka's protocol starts
+with a request's length, and none is that long."""
 ATTACHMENT_BYTES_MAX = FRAME_PAYLOAD_MAX + FRAME_HEAD_BYTES + (4 << 20)
 """The largest entry, or many small ones."""
 LETTER_BYTES_MAX = ATTACHMENT_BYTES_MAX + (1 << 20)

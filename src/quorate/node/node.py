@@ -17,17 +17,21 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from quorate.core import effects, events
-from quorate.core.entry import Partition
-from quorate.host import Host, Hosted, Parcel
-from quorate.host.replicas import Answer
+from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition
+from quorate.host import Host, Hosted, Parcel, ReplicaRecord
+from quorate.host.parcel import Leads
+from quorate.host.producing import Answer
+from quorate.machine.metadata import METADATA
 from quorate.node.config import NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
-from quorate.node.letters import Letters
+from quorate.node.leaders import Leaders
+from quorate.node.metadata import MetadataClient
 from quorate.node.peers import Peers
+from quorate.node.porch import MakeProtocol, Porch
 from quorate.node.requests import ReplicaStatus, Status
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -68,18 +72,43 @@ class _Watch:
         self._log(f"partition {partition.hex()}: {report.what}{where}")
 
 
+Guests = Callable[["Node"], MakeProtocol]
+
+
+class Connection(Protocol):
+    """A connection that gathers what it has to say until a turn ends."""
+
+    def flush(self) -> None: ...
+
+
 class Node:
     """One node's life in this process: made, run once."""
 
-    def __init__(self, config: NodeConfig, *, log: Log = log_to_stderr) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        log: Log = log_to_stderr,
+        guests: Guests | None = None,
+    ) -> None:
+        """`guests` serves the connections that do not carry letters."""
         self.config = config
         self.id = config.node
+        self.incarnation = 0
         self.host: Host
+        self.metadata: MetadataClient
+        """Only where the configuration names voters for the metadata group."""
         self.doors: list[Door] = []
+        self._guests = guests
+        self._waiting: set[asyncio.Transport] = set()
+        self._watchers: list[Callable[[Partition], None]] = []
+        self._followed = -1
+        """The version of the image that the replicas here follow."""
         self._log = log
         self._rng = Random()
         self._peers = Peers(config.cluster, config.node, config.peer_addresses(), rng=self._rng, log=self.log)
-        self._unflushed: list[Letters] = []
+        self._leaders = Leaders(self)
+        self._unflushed: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
         self._why_failed = ""
@@ -100,7 +129,7 @@ class Node:
         self._stopped = asyncio.Event()
         self._loop.set_exception_handler(self._on_loop_error)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        identity = read_identity(self.config)
+        self.incarnation = read_identity(self.config).incarnation
         with RealDisk(store_directory(self.config), self._deliver, self._watch) as disk:
             disk.lock_now()
             self.host = Host(
@@ -110,10 +139,14 @@ class Node:
                 send=self._peers.send,
                 rng=self._rng,
                 observer=_Watch(self.log),
+                settled=self._settled,
+                led=self._led,
             )
+            if self.config.voters:
+                self.metadata = MetadataClient(self, self._rng)
             self.host.open(time.monotonic())
             self.begin_turn()
-            for partition, record in self.config.replicas(identity.incarnation):
+            for partition, record in self.config.replicas(self.incarnation):
                 self.host.add(time.monotonic(), partition, record)
             self.end_turn()
             try:
@@ -126,17 +159,26 @@ class Node:
 
     async def _serve(self) -> None:
         listen = parse_address(self.config.listen)
-        server = await self._loop.create_server(lambda: Door(self), listen.host, listen.port)
+        guests = self._guests(self) if self._guests is not None else None
+        server = await self._loop.create_server(
+            lambda: Porch(self._waiting, letters=lambda: Door(self), guests=guests), listen.host, listen.port
+        )
         try:
             self.log(f"listening on {listen}, {len(self.host.hosted)} replicas, {self.config.directory}")
             async with asyncio.TaskGroup() as tasks:
-                links = tasks.create_task(self._peers.run(), name="peers")
+                running = [tasks.create_task(self._peers.run(), name="peers")]
+                if self.config.voters:
+                    running.append(tasks.create_task(self.metadata.run(), name="metadata"))
+                    running.append(tasks.create_task(self._leaders.run(), name="leaders"))
                 await self._stopped.wait()
-                links.cancel()
+                for task in running:
+                    task.cancel()
         finally:
             server.close()
             for door in tuple(self.doors):
                 door.abort("this node stops") if self._why_failed else door.close("this node stops")
+            for transport in tuple(self._waiting):
+                transport.abort()
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -193,7 +235,7 @@ class Node:
             connection.flush()
         self._unflushed.clear()
 
-    def unflushed(self, connection: Letters) -> None:
+    def unflushed(self, connection: Connection) -> None:
         """Something was put on this connection, to go out with the turn's end."""
         if connection not in self._unflushed:
             self._unflushed.append(connection)
@@ -243,7 +285,9 @@ class Node:
     # --- what connections bring, between `begin_turn` and `end_turn` ---
 
     def receive(self, parcel: Parcel) -> None:
-        if not self._over:
+        if type(parcel.message) is Leads:
+            self._leaders.heard(parcel.sender.node, parcel.message)
+        elif not self._over:
             self.host.receive(time.monotonic(), parcel)
 
     def propose(self, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
@@ -256,14 +300,93 @@ class Node:
         if not self._over:
             self.host.fetch(time.monotonic(), partition, offset, bytes_max, done)
 
+    # --- what is known of a partition ---
+
     def holds(self, partition: Partition) -> bool:
         return partition in self.host.hosted
 
+    def is_elsewhere(self, partition: Partition) -> bool:
+        """Other nodes hold it."""
+        if not self.config.voters:
+            return False
+        return partition not in self.host.hosted and partition[:TOPIC_ID_BYTES] in self.metadata.image.by_id
+
     def log_base(self, partition: Partition) -> int:
+        """The offset just below the first one kept."""
         return self.host.hosted[partition].replica.log.base.offset
 
-    def forget_older(self, door: Door, peer: int) -> None:
+    def commit(self, partition: Partition) -> int:
+        return self.host.hosted[partition].commit
+
+    def head(self, partition: Partition) -> int:
+        """The last offset in the log, settled or not."""
+        return self.host.hosted[partition].replica.log.head.offset
+
+    def is_leader(self, partition: Partition) -> bool:
+        hosted = self.host.hosted.get(partition)
+        return hosted is not None and hosted.replica.role.name == "leader"
+
+    def is_settled_leader(self, partition: Partition) -> bool:
+        """It leads, and an entry of its own epoch is settled: so it knows everything that was settled before."""
+        hosted = self.host.hosted.get(partition)
+        if hosted is None or hosted.replica.role.name != "leader":
+            return False
+        replica = hosted.replica
+        return hosted.commit >= 0 and replica.log.epoch_at(hosted.commit) == replica.epoch
+
+    def leader_of(self, partition: Partition) -> tuple[int, int]:
+        """(node, epoch); (0, epoch) where no leader is known."""
+        return self._leaders.of(partition)
+
+    def watch_settled(self, callback: Callable[[Partition], None]) -> None:
+        """Called whenever a partition has settled more here, or has another leader."""
+        self._watchers.append(callback)
+
+    def send(self, to: int, parcel: Parcel) -> None:
+        """Outside of a turn: at once."""
+        self._peers.send(to, parcel)
+        self._peers.flush()
+
+    # --- following the metadata group ---
+
+    def _settled(self, hosted: Hosted) -> None:
+        if hosted.partition == METADATA:
+            self.metadata.applied(hosted.applied.offset)
+            if self.metadata.image.version != self._followed:
+                self._followed = self.metadata.image.version
+                self._loop.call_soon(self._follow_image)
+        for watcher in self._watchers:
+            watcher(hosted.partition)
+
+    def _led(self, hosted: Hosted) -> None:
+        if self.config.voters:
+            self.metadata.leaders_version += 1
+        for watcher in self._watchers:
+            watcher(hosted.partition)
+
+    def _follow_image(self) -> None:
+        """Hold what the image wants held here, and let go of what was deleted."""
+        if self._over:
+            return
+        image = self.metadata.image
+        now = time.monotonic()
+        me = Member(self.id, self.incarnation)
+        self.begin_turn()
+        for topic in image.topics.values():
+            for partition, ensemble in zip(topic.partitions(), topic.ensembles, strict=True):
+                if partition not in self.host.hosted and any(member.node == self.id for member in ensemble):
+                    voters, preferred = tuple(sorted(ensemble)), ensemble[0].node
+                    record = ReplicaRecord(topic.replication, me, voters, preferred=preferred)
+                    self.host.add(now, partition, record)
+        for partition in tuple(self.host.hosted):
+            if image.is_deleted(partition[:TOPIC_ID_BYTES]):
+                self.host.remove(now, partition)
+        self.end_turn()
+        self.metadata.leaders_version += 1
+
+    def peer_connected(self, door: Door, peer: int) -> None:
         """A peer that connects anew has lost its older connection, whether we have noticed or not."""
+        self._peers.heard_of(peer)
         for other in tuple(self.doors):
             if other is not door and other.peer == peer:
                 other.abort("closed by a newer connection")
@@ -280,7 +403,12 @@ class Node:
                     replica.epoch,
                     replica.log.head,
                     hosted.commit,
-                    hosted.machine.counts.digest,
+                    hosted.tally.counts.digest,
                 )
             )
-        return Status(self.id, self._peers.connected, self._peers.dropped_count, tuple(replicas))
+        known = self._peers.connected, self._peers.dropped_count, tuple(replicas)
+        if not self.config.voters:
+            return Status(self.id, *known)
+        image = self.metadata.image
+        nodes = tuple(sorted(image.nodes)) if self.metadata.is_registered else ()
+        return Status(self.id, *known, self.metadata.controller, nodes, len(image.topics))

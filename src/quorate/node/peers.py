@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 from quorate.host import Parcel
@@ -22,7 +23,7 @@ from quorate.node.codec import (
     encode_parcel,
 )
 from quorate.node.config import Address
-from quorate.node.letters import BadLetter, Letters
+from quorate.node.letters import PREFACE, BadLetter, Letters
 from quorate.storage.disk import Buffer
 
 OUTBOUND_BYTES_MAX = 64 << 20
@@ -47,7 +48,7 @@ class Link(Letters):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._write_now(encode_greeting(self._hello))
+        self._write_now(PREFACE + encode_greeting(self._hello))
 
     def _write_now(self, letter: bytes) -> None:
         self.put((letter,), len(letter))
@@ -87,6 +88,7 @@ class Peers:
         self._log = log
         self._links: dict[int, Link] = {}
         self._unflushed: list[Link] = []
+        self._heard_of: dict[int, asyncio.Event] = {}
 
     def send(self, to: int, parcel: Parcel) -> None:
         link = self._links.get(to)
@@ -109,6 +111,14 @@ class Peers:
             link.flush()
         self._unflushed.clear()
 
+    def heard_of(self, node: int) -> None:
+        """A peer has connected to us, so it is up: connect to it now, if we were about to later.
+
+        A node that is back must hear its leaders before it stands for election in their place.
+        """
+        if node in self._heard_of:
+            self._heard_of[node].set()
+
     @property
     def connected(self) -> tuple[int, ...]:
         return tuple(node for node, link in sorted(self._links.items()) if link.ready)
@@ -121,6 +131,7 @@ class Peers:
 
     async def _keep_up(self, node: int, address: Address) -> None:
         delay_s = RECONNECT_FIRST_S
+        heard_of = self._heard_of[node] = asyncio.Event()
         last_said = ""
         while True:
             link = Link(Hello(self._cluster, self._node, node))
@@ -137,7 +148,9 @@ class Peers:
             if why != last_said:
                 self._log(f"peer {node} at {address}: {why}; trying again")
             last_said = "" if was_up else why
-            await asyncio.sleep(delay_s * (0.5 + self._rng.random()))
+            heard_of.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(heard_of.wait(), delay_s * (0.5 + self._rng.random()))
 
     async def _hold(self, link: Link, node: int, address: Address) -> bool:
         """Connect, and stay until the connection is gone; whether it was ever up."""

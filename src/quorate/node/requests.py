@@ -68,6 +68,11 @@ class Status(msgspec.Struct, frozen=True, gc=False, tag="status"):
     connected: tuple[int, ...]
     dropped_count: int
     replicas: tuple[ReplicaStatus, ...]
+    metadata_leader: int = 0
+    """As this node knows it; 0: nobody, or there is no metadata group."""
+    registered: tuple[int, ...] = ()
+    """The nodes in this node's image; it is in there itself when it is ready."""
+    topics_count: int = 0
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):

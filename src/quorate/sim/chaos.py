@@ -227,7 +227,10 @@ class Chaos:
         for number in self._targets(fault):
             self.toll.slowed += 1
             self._slow[number] = self._slow.get(number, 0) + 1
-            self.harm.troubled_at[number] = self.world.now + fault.seconds
+            # A job that begins at the end of it is slow to its own end (seed 374).
+            disk = self.world.tunables.disk
+            until = self.world.now + fault.seconds + disk.latency_max * disk.slow_factor
+            self.harm.troubled_at[number] = max(self.harm.troubled_at.get(number, 0.0), until)
             self._tell(number, "slowed", "its disk")
             self.world.nodes[number].disk.set_slow(True)
             self._later(fault.seconds, lambda number=number: self._speed_up(number))  # type: ignore[misc]

@@ -1,9 +1,9 @@
 """After the faults: everything heals, and the world must come to rest with nothing lost.
 
-In turn: every process runs; a fresh proposal settles on every partition; every request to a living node is
-answered; every byte is checked, so that hidden damage is found and repaired; all replicas of a partition,
-wiped ones too, become equal; idle groups fall silent; and whatever was acknowledged is read back from every
-node.
+In turn: every process runs; a fresh proposal settles on every partition; producers with ids get through with
+what they still have under way; every request to a living node is answered; every byte is checked, so that hidden
+damage is found and repaired; all replicas of a partition, wiped ones too, become equal; idle groups fall silent;
+and whatever was acknowledged is read back from every node.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ PATIENCE_PACES = 600
 """How many election time-outs the world has for each step of its way to rest."""
 STEPS_MAX = 400_000
 READ_BYTES = 1 << 16
+PRODUCER_ID = 1 << 20
+"""New producers have ids above those of all clients."""
 
 
 class Healing:
@@ -39,6 +41,7 @@ class Healing:
 
     def run(self) -> None:
         self._wait("no fresh proposal settles", self._proposals())
+        self._wait("batches of producers do not settle", self.workload.insist(self.pace * 1.5))
         self._wait("requests stay unanswered", self.workload.unanswered)
         self._check_all()
         self._wait("copies do not become equal", self._unequal)
@@ -127,9 +130,13 @@ class Healing:
         ]
 
     def _digests(self) -> None:
+        machines: dict[int, bytes] = {}
         for partition, number, hosted in self._copies():
             assert hosted is not None
-            self.invariants.applied(number, partition, hosted.applied.offset, hosted.machine.counts)
+            self.invariants.applied(number, partition, hosted.applied.offset, hosted.tally.counts)
+            machine = hosted.machine.snapshot()
+            if machines.setdefault(partition, machine) != machine:
+                raise Violated("machine-digest", f"p{partition} n{number} has another machine than others")
 
     def _read_everything(self) -> None:
         """Every settled entry, from every copy, all of them side by side."""
@@ -175,7 +182,7 @@ class Probe:
         self._tries += 1
         self.workload.proposals_count += 1
         number = self.workload.proposals_count
-        payload = encode_records([(None, b"fresh %d" % number)], timestamp=number)
+        payload = encode_records([(None, b"fresh %d" % number)], timestamp=number, **self._numbers(number))
         proposal = self.oracle.proposed(number, self.partition, [payload], [1])
         voters = self.world.setup.voters[self.partition]
 
@@ -188,3 +195,9 @@ class Probe:
 
         self.world.propose(voters[self._tries % len(voters)], self.partition, [payload], answer)
         self.world.after(self.pause * 1.5, self.propose, None)
+
+    def _numbers(self, number: int) -> dict[str, int]:
+        """Where clients have producer ids, some of the fresh proposals are the first of a new producer."""
+        if number % 2 == 0 or not self.workload.manners.producers_share:
+            return {}
+        return {"producer_id": PRODUCER_ID + number, "producer_epoch": 0, "base_sequence": 0}

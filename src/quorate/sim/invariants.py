@@ -113,6 +113,8 @@ class Invariants:
         self.elections = 0
         self.room = room() if room is not None else None
         """The protocol's own invariants."""
+        self.on_settled: Callable[[int, int, int], None] | None = None
+        """Told every settled entry in the order of the log: its partition, first offset and CRC."""
         self._entries: list[dict[tuple[int, int], Entry]] = [{} for _ in range(partitions_count)]
         self.leaders: list[dict[int, int]] = [{} for _ in range(partitions_count)]
         self.shadows: dict[tuple[int, int], Shadow] = {}
@@ -382,6 +384,12 @@ class Invariants:
                 "state-machine-safety", f"{shadow.name} starts at {log.base}, beyond commit {common}"
             )
         epochs.extend(log.epoch_at(position) for position in range(common + 1, offset + 1))
+        if self.on_settled is not None:
+            entries = self._entries[shadow.partition]
+            for position in range(common + 1, offset + 1):
+                entry = entries.get((epochs[position], position))
+                if entry is not None:  # Otherwise inside of one.
+                    self.on_settled(shadow.partition, entry[2], entry[3])
         if settled.rounds and settled.rounds[-1][0] == replica.epoch:
             settled.rounds.pop()
         settled.rounds.append((replica.epoch, offset))

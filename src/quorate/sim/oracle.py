@@ -11,6 +11,14 @@ in its place. The checks (RELIABILITY.md, "What is checked"):
 - phantom: an entry that nobody proposed, or that every node refused;
 - read-gap, read-unsettled, read-regressed: a read that skips entries, shows unsettled ones, or whose node
   has forgotten what was settled.
+
+Batches of producers with ids are proposed again and again, until somebody says that they are settled. Of these
+every settled entry is seen, also one that nobody reads:
+
+- producer-repeated: one batch is settled twice;
+- producer-order: a batch is settled before those that come before it, or behind one of a newer epoch;
+- producer-answer: a client hears of an offset that its batch does not have, or that it was settled long ago or
+  is fenced, and neither is true.
 """
 
 from __future__ import annotations
@@ -20,7 +28,8 @@ from enum import StrEnum
 
 import msgspec
 
-from quorate.batch import HEAD_BYTES
+from quorate.batch import HEAD_BYTES, parse_batch_header
+from quorate.core.effects import Outcome
 from quorate.core.entry import Kind
 from quorate.core.invariant import Violated
 from quorate.storage.frame import Frame
@@ -33,6 +42,16 @@ class Fate(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
     UNKNOWN = "unknown"
+
+
+class Numbers(msgspec.Struct, frozen=True, gc=False):
+    producer_id: int
+    epoch: int
+    sequence: int
+    """Of its first record."""
+
+    def __str__(self) -> str:
+        return f"{self.epoch}/{self.sequence} of producer {self.producer_id}"
 
 
 class Proposal(msgspec.Struct):
@@ -48,6 +67,10 @@ class Proposal(msgspec.Struct):
     offset: int = -1
     attempts_open: int = 0
     """Attempts whose outcome nobody knows: each may yet be settled."""
+    numbers: Numbers | None = None
+    """Of a batch with a producer id: its place among the others."""
+    settled_at: int = -1
+    """Where the log has it, known for a batch with a producer id."""
 
 
 class Placed(msgspec.Struct, gc=False):
@@ -68,6 +91,12 @@ class Oracle:
         self._placed: list[dict[int, Placed]] = [{} for _ in range(partitions_count)]
         self._offsets: dict[bytes, int] = {}
         self._commits: dict[tuple[int, int, int], int] = {}
+        self._numbered: dict[int, Proposal] = {}
+        """Batches with a producer id, by their CRC."""
+        self._next: dict[tuple[int, int], tuple[int, int]] = {}
+        """By partition and producer id: the epoch and sequence that the settled log goes on with."""
+        self._producer_epochs: dict[tuple[int, int], int] = {}
+        """By partition and producer id: the newest epoch that was ever proposed."""
 
     # --- what clients do ---
 
@@ -79,11 +108,24 @@ class Oracle:
             body = payload[HEAD_BYTES:]
             assert body not in self._origins
             self._origins[body] = (proposal, index)
+        header = parse_batch_header(payloads[0])
+        if header.producer_id >= 0:
+            assert len(payloads) == 1
+            assert header.crc not in self._numbered
+            proposal.numbers = Numbers(header.producer_id, header.producer_epoch, header.base_sequence)
+            self._numbered[header.crc] = proposal
+            self._producer_epochs[partition, header.producer_id] = header.producer_epoch
         return proposal
 
     def acknowledged(self, proposal: Proposal, offset: int) -> None:
         """A node has told a client that the proposal is settled at `offset`."""
         who = f"p{proposal.partition}: proposal {proposal.number}"
+        if proposal.numbers is not None and proposal.settled_at != offset:
+            where = f"at {proposal.settled_at}" if proposal.settled_at >= 0 else "nowhere"
+            raise Violated(
+                "producer-answer",
+                f"{who} ({proposal.numbers}) was acknowledged at {offset}, and is settled {where}",
+            )
         if offset <= proposal.floor:
             raise Violated(
                 "order",
@@ -101,6 +143,38 @@ class Oracle:
             offset += count
         if offset - 1 > self.highest[proposal.partition]:
             self.highest[proposal.partition] = offset - 1
+
+    def refused(self, proposal: Proposal, outcome: Outcome) -> None:
+        """A node has told a producer that it does not append this, and why."""
+        numbers = proposal.numbers
+        assert numbers is not None
+        newest = self._producer_epochs[proposal.partition, numbers.producer_id]
+        untrue = (outcome is Outcome.DUPLICATE and proposal.settled_at < 0) or (
+            outcome is Outcome.FENCED and numbers.epoch == newest
+        )
+        if untrue:
+            who = f"p{proposal.partition}: proposal {proposal.number} ({numbers})"
+            raise Violated("producer-answer", f"{who} was told: {outcome}; that is not true")
+
+    # --- what the log says ---
+
+    def settled(self, partition: int, offset: int, crc: int) -> None:
+        """Every entry of the settled log, once, in the order of the log."""
+        proposal = self._numbered.get(crc)
+        if proposal is None:
+            return
+        numbers = proposal.numbers
+        assert numbers is not None
+        who = f"p{partition}: {offset} holds {numbers}"
+        if proposal.settled_at >= 0:
+            raise Violated("producer-repeated", f"{who}, which {proposal.settled_at} holds already")
+        proposal.settled_at = offset
+        epoch, sequence = self._next.get((partition, numbers.producer_id), (-1, 0))
+        due = sequence if numbers.epoch == epoch else 0
+        if numbers.epoch < epoch or numbers.sequence != due:
+            raise Violated("producer-order", f"{who}, and {max(epoch, numbers.epoch)}/{due} was due")
+        sequence = numbers.sequence + proposal.counts[0]
+        self._next[partition, numbers.producer_id] = (numbers.epoch, sequence)
 
     # --- what readers see ---
 

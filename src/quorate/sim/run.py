@@ -164,6 +164,7 @@ class Run:
         self.oracle = Oracle(partitions_count)
         self.world = World(setup, watch=self.invariants, trace=self.trace)
         self.world.on_applied = self.invariants.applied
+        self.invariants.on_settled = self.oracle.settled
         self.workload = Workload(plan.seed, self.world, self.oracle, self.tunables.manners, setup.holders)
         self.faults = plan_faults(plan, setup, self.tunables)
         self.chaos = Chaos(self.world, self.faults, self.invariants)

@@ -118,7 +118,7 @@ class Stage(World):
         for number in self.nodes:
             hosted = self.hosted(number, 0)
             if hosted is not None:
-                self.account.applied(number, 0, hosted.applied.offset, hosted.machine.counts)
+                self.account.applied(number, 0, hosted.applied.offset, hosted.tally.counts)
 
     def _make_disk(self, number: int) -> SimDisk:
         return SimDisk(stream(self.setup.seed, "disk", number), self._scheduler(number), INSTANT)

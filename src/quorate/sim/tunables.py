@@ -44,7 +44,11 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
         ),
         "disk": draw_disk(rng, pace),
         "weather": draw_weather(rng, pace),
-        "manners": draw_manners(rng, pace),
+        "manners": msgspec.structs.replace(
+            draw_manners(rng, pace),
+            # By a chance of its own: where nobody has a producer id, worlds are what they were before.
+            producers_share=stream(seed, "producers").choice((0.0, 0.5, 1.0)),
+        ),
         "tunables": Tunables(
             pace_s=pace,
             seconds=pace * rng.choice((20.0, 40.0, 80.0)),

@@ -3,6 +3,8 @@
 A client learns from every answer: where the leader is, that a node is busy or full, that nobody knows what
 became of its proposal (then the value is never proposed again: rule 9). Whatever a node answers goes to the
 oracle at that moment, even if the client has stopped waiting: a promise is a promise.
+
+Some clients have producer ids. They need not know what became of a batch to propose it again: pipeline.py.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from quorate.batch import encode_records
 from quorate.core.effects import Outcome, Reply
 from quorate.sim.chance import stream
 from quorate.sim.oracle import Fate, Oracle, Proposal
+from quorate.sim.pipeline import Pipeline
 from quorate.storage.frame import Frame
 
 ATTEMPTS_MAX = 12
@@ -65,6 +68,8 @@ class Manners(msgspec.Struct, frozen=True):
     large_share: float = 0.02
     large_bytes: int = 4_000
     delay_s: float = 0.001
+    producers_share: float = 0.0
+    """Of the clients: those that write with producer ids."""
 
 
 class Attempt(msgspec.Struct):
@@ -110,6 +115,13 @@ class Workload:
         """Nothing more is asked of any node; what was asked goes on until it is answered."""
         self.open = False
 
+    def insist(self, pause_s: float) -> Callable[[], list[str]]:
+        """Producers go on with what they have not been told to be settled. Returns what is left of it."""
+        pipelines = [pipeline for client in self.clients for pipeline in client.pipelines]
+        for pipeline in pipelines:
+            pipeline.insist(pause_s)
+        return lambda: [str(pipeline) for pipeline in pipelines if pipeline.under_way]
+
     def unanswered(self) -> list[str]:
         """Requests that a node which still lives has never answered."""
         return [
@@ -132,6 +144,10 @@ class Client:
         self.leaders = [0] * len(workload.holders)
         self.tails = [0] * len(workload.holders)
         """Where this client reads on, per partition."""
+        share = self.manners.producers_share
+        partitions = range(len(workload.holders)) if share and rng.random() < share else ()
+        self.pipelines = [Pipeline(self, number, partition) for partition in partitions]
+        """One per partition, if this client has producer ids."""
 
     def rest(self) -> None:
         pause = self.rng.expovariate(1.0 / self.manners.pause_s)
@@ -143,6 +159,9 @@ class Client:
         partition = self.rng.randrange(len(self.workload.holders))
         if self.rng.random() < self.manners.reads_share:
             self._read(partition)
+        elif self.pipelines:
+            self.pipelines[partition].propose()
+            self.rest()
         else:
             self.propose(partition)
 
@@ -155,14 +174,16 @@ class Client:
         self.workload.proposals_count += 1
         number = self.workload.proposals_count
         payloads = [
-            encode_records(
-                [(None, self._value(number, index, record)) for record in range(count)], timestamp=number
-            )
+            encode_records(self.records(number, index, count), timestamp=number)
             for index, count in enumerate(counts)
         ]
         proposal = self.oracle.proposed(number, partition, payloads, counts)
         self._attempt(proposal, 1)
         return proposal
+
+    def records(self, number: int, index: int, count: int) -> list[tuple[None, bytes]]:
+        """Of entry `index` of a proposal; nobody else ever proposes the same."""
+        return [(None, self._value(number, index, record)) for record in range(count)]
 
     def _value(self, number: int, index: int, record: int) -> bytes:
         name = b"c%d.%d.%d.%d " % (self.number, number, index, record)
@@ -171,13 +192,19 @@ class Client:
         return name + b"." * size
 
     def _attempt(self, proposal: Proposal, tries: int) -> None:
+        attempt = self.make_attempt(proposal, tries)
+        self.world.after(self.travel_s(), self._arrive, attempt)
+        self.world.after(self.manners.patience_s, self._give_up, attempt)
+
+    def make_attempt(self, proposal: Proposal, tries: int) -> Attempt:
+        """A request to whom the client believes to lead."""
         partition = proposal.partition
         node = self.leaders[partition] or self.rng.choice(self.workload.holders[partition])
         self.workload.requests_count += 1
-        attempt = Attempt(self.workload.requests_count, proposal, node, tries)
-        delay = self.manners.delay_s * (0.5 + self.rng.random())
-        self.world.after(delay, self._arrive, attempt)
-        self.world.after(self.manners.patience_s, self._give_up, attempt)
+        return Attempt(self.workload.requests_count, proposal, node, tries)
+
+    def travel_s(self) -> float:
+        return self.manners.delay_s * (0.5 + self.rng.random())
 
     def _arrive(self, attempt: Attempt) -> None:
         proposal = attempt.proposal
@@ -186,19 +213,26 @@ class Client:
         if not self.workload.open:
             self._again(attempt, leader=0)
             return
+        proposal.attempts_open += 1
+        if not self.hand_over(attempt, lambda reply: self._answered(attempt, reply)):
+            proposal.attempts_open -= 1  # Nobody took it.
+            self._again(attempt, leader=0)
+
+    def hand_over(self, attempt: Attempt, answered: Callable[[Reply], None]) -> bool:
+        """Propose it there; False: nobody took it."""
+        proposal = attempt.proposal
         waiting = self.workload.waiting
         what = f"proposal {proposal.number} of p{proposal.partition}"
         waiting[attempt.number] = (attempt.node, self.world.life(attempt.node), what)
-        proposal.attempts_open += 1
 
         def answer(reply: Reply) -> None:
             if waiting.pop(attempt.number, None) is not None:
-                self._answered(attempt, reply)
+                answered(reply)
 
-        if not self.world.propose(attempt.node, proposal.partition, list(proposal.payloads), answer):
+        taken = self.world.propose(attempt.node, proposal.partition, list(proposal.payloads), answer)
+        if not taken:
             waiting.pop(attempt.number, None)
-            proposal.attempts_open -= 1  # Nobody took it.
-            self._again(attempt, leader=0)
+        return taken
 
     def _answered(self, attempt: Attempt, reply: Reply) -> None:
         proposal = attempt.proposal
@@ -208,7 +242,7 @@ class Client:
             self.leaders[proposal.partition] = attempt.node
             self._finish(attempt)
         elif outcome is Outcome.UNKNOWN:
-            self._doubt(proposal.partition)
+            self.doubt(proposal.partition)
             if proposal.fate is Fate.OPEN:
                 proposal.fate = Fate.UNKNOWN
             self._finish(attempt)
@@ -248,12 +282,12 @@ class Client:
         if attempt.given_up:
             return
         attempt.given_up = True
-        self._doubt(attempt.proposal.partition)
+        self.doubt(attempt.proposal.partition)
         if attempt.proposal.fate is Fate.OPEN:
             attempt.proposal.fate = Fate.UNKNOWN
         self.rest()
 
-    def _doubt(self, partition: int) -> None:
+    def doubt(self, partition: int) -> None:
         if not self.stubborn or self.rng.random() < 0.3:
             self.leaders[partition] = 0
 

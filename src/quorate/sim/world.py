@@ -469,7 +469,7 @@ class World:
             self.watch.stepped(node, index, hosted.replica, event, ordered)
         if hosted.applied is not self._applied.get((node, index)):
             self._applied[node, index] = hosted.applied
-            self.on_applied(node, index, hosted.applied.offset, hosted.machine.counts)
+            self.on_applied(node, index, hosted.applied.offset, hosted.tally.counts)
 
     def reported(self, now: float, node: int, partition: Partition, report: Report) -> None:
         self.reports.append((node, report))

@@ -54,10 +54,11 @@ class Bench:
         epoch: int = 0,
         vote: Member | None = None,
         tuning: raft.Tuning = TUNING,
+        preferred: int = 0,
         **more: Any,
     ) -> None:
         self.now = 0.0
-        self.replica = raft.Replica(raft.Config(me, voters, learners, tuning), Random(1))
+        self.replica = raft.Replica(raft.Config(me, voters, learners, tuning, preferred), Random(1))
         state = raft.SavedState(epoch, vote)
         self.started = self.tell(events.Started(recovered(log, state=state, **more)))
 

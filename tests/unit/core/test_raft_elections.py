@@ -192,3 +192,17 @@ def test_a_group_of_one_leads_by_itself() -> None:
     assert bench.replica.role.name == "leader"
     bench.persist()
     assert bench.replica.commit == 0
+
+
+def test_the_preferred_replica_of_a_new_group_stands_first() -> None:
+    preferred, other = Bench(N2, preferred=2), Bench(N3, preferred=2)
+    assert preferred.replica.deadline() == preferred.replica.config.tuning.heartbeat_s
+    deadline = other.replica.deadline()
+    assert deadline is not None
+    assert deadline >= other.replica.config.tuning.election_timeout_s
+
+
+def test_being_preferred_means_nothing_where_there_was_a_leader() -> None:
+    deadline = Bench(N2, epoch=3, preferred=2).replica.deadline()
+    assert deadline is not None
+    assert deadline >= 1.0

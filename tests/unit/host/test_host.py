@@ -10,7 +10,7 @@ import pytest
 from quorate.batch import decode_records, encode_records
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member, Partition, partition_of
-from quorate.host import Host, HostSettings, Parcel, ReplicaRecord
+from quorate.host import Host, Hosted, HostSettings, Parcel, ReplicaRecord
 from quorate.sim.disk import SimDisk
 from quorate.storage.disk import Done, Operation
 from quorate.storage.frame import Frame
@@ -23,8 +23,9 @@ PARTITIONS = [partition_of(bytes(16), number) for number in range(3)]
 class Trio:
     """Three nodes without sockets, threads or clocks: whatever is under way happens in `settle`."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[Hosted], None] = lambda _: None) -> None:
         self.now = 0.0
+        self.changed = changed
         self.waiting: list[Callable[[], None]] = []
         self.hosts: dict[int, Host] = {}
         for node in (1, 2, 3):
@@ -32,7 +33,10 @@ class Trio:
 
     def start(self, node: int) -> Host:
         disk = SimDisk(Random(node), lambda _, finish: self.waiting.append(finish))
-        host = Host(node, disk, HostSettings(store=TINY), send=self.send, rng=Random(node))
+        settings = HostSettings(store=TINY)
+        host = Host(
+            node, disk, settings, send=self.send, rng=Random(node), settled=self.changed, led=self.changed
+        )
         host.open(self.now)
         for partition in PARTITIONS:
             host.add(self.now, partition, ReplicaRecord("raft", Member(node, 1), VOTERS))
@@ -150,3 +154,36 @@ def test_idle_groups_have_no_deadline(trio: Trio) -> None:
             for hosted in host.hosted.values()
         )
     )
+
+
+def test_a_removed_replica_answers_who_waits_and_leaves_nothing_behind(trio: Trio) -> None:
+    """Its flush, its messages and its deadline are still under way when it goes."""
+    partition, other, _ = PARTITIONS
+    leader = trio.leader(partition)
+    assert leader is not None
+    host = trio.hosts[leader]
+    replies: list[Reply] = []
+    host.propose(trio.now, partition, [encode_records([(None, b"under way")])], replies.append)
+    host.remove(trio.now, partition)
+    assert [reply.outcome for reply in replies] == [Outcome.UNKNOWN]
+    trio.settle()
+    assert partition not in host.hosted
+    assert partition not in host.store.partitions()
+    trio.run(lambda: trio.leader(other) is not None)
+    survivor = trio.leader(other)
+    assert survivor is not None
+    (reply,) = trio.propose(survivor, other, b"as if nothing had been")
+    assert reply.outcome is Outcome.SETTLED
+
+
+def test_whoever_watches_hears_of_leaders_and_of_what_is_settled() -> None:
+    heard: list[tuple[int, int]] = []
+    trio = Trio(lambda hosted: heard.append((hosted.leader, hosted.commit)))
+    partition = PARTITIONS[0]
+    trio.run(lambda: trio.leader(partition) is not None)
+    assert any(leader for leader, _ in heard)
+    heard.clear()
+    leader = trio.leader(partition)
+    assert leader is not None
+    trio.propose(leader, partition, b"x")
+    assert (leader, 1) in heard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import uvloop
@@ -15,6 +16,7 @@ from quorate.node.client import BadRequest, Client, NotWritten, OutcomeUnknown, 
 from quorate.node.codec import Hello, Welcome, decode_greeting, encode_greeting
 from quorate.node.config import Address
 from quorate.node.letters import LETTER_BYTES_MAX, Letters
+from quorate.node.porch import Porch
 from quorate.node.requests import Answer, Answered, Rejected, decode_request, encode_answer
 from quorate.storage.disk import Buffer
 
@@ -60,10 +62,9 @@ def with_nodes(scripts: dict[int, Script], test: Callable[[Client], Awaitable[No
         addresses: dict[int, Address] = {}
         servers = []
         for node, script in scripts.items():
+            scripted = partial(ScriptedNode, node, script)
             server = await loop.create_server(
-                lambda node=node, script=script: ScriptedNode(node, script),  # type: ignore[misc]
-                "127.0.0.1",
-                0,
+                partial(Porch, set(), letters=scripted, guests=None), "127.0.0.1", 0
             )
             servers.append(server)
             addresses[node] = Address("127.0.0.1", server.sockets[0].getsockname()[1])

@@ -9,12 +9,13 @@ from random import Random
 import msgspec
 import pytest
 
-from quorate.node.config import FIRST_INCARNATION, NodeConfig
+from quorate.node import directory
+from quorate.node.config import FIRST_INCARNATION, Address, NodeConfig
 from quorate.node.directory import IDENTITY_FILE, WrongDirectory, format_directory, read_identity
 
 
-def config_of(directory: Path, **changes: object) -> NodeConfig:
-    config = NodeConfig("c", 1, str(directory), "127.0.0.1:7001")
+def config_of(place: Path, **changes: object) -> NodeConfig:
+    config = NodeConfig("c", 1, str(place), "127.0.0.1:7001")
     return msgspec.structs.replace(config, **changes)
 
 
@@ -58,6 +59,32 @@ def test_anothers_directory_is_refused(tmp_path: Path) -> None:
         read_identity(config_of(tmp_path / "n1", cluster="d"))
     with pytest.raises(WrongDirectory, match="of node 1, not 2"):
         read_identity(config_of(tmp_path / "n1", node=2))
+
+
+def test_a_configuration_with_other_first_voters_is_refused(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "n1", peers={2: "a:1", 3: "a:2"}, voters=(3, 1, 2))
+    made = format_directory(config, replaces=False, rng=Random(1))
+    assert made.voters == (1, 2, 3)
+    assert read_identity(msgspec.structs.replace(config, voters=(2, 1, 3))) == made
+    with pytest.raises(WrongDirectory, match="first voters are 1, 2, 3, not 1, 2"):
+        read_identity(msgspec.structs.replace(config, voters=(1, 2)))
+    with pytest.raises(WrongDirectory, match="not nobody"):
+        read_identity(msgspec.structs.replace(config, voters=()))
+
+
+def test_the_identity_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power lost before that leaves a directory that nobody takes for a node's."""
+    written = []
+    write = directory.write_durably
+
+    def noted(path: Path, content: bytes) -> None:
+        written.append((path.name, sorted(entry.name for entry in path.parent.iterdir())))
+        write(path, content)
+
+    monkeypatch.setattr(directory, "write_durably", noted)
+    voters = {1: Address("a", 1)}
+    directory.format_node(tmp_path / "n1", cluster="c", node=1, voters=voters, replaces=False, rng=Random(1))
+    assert written == [("config.json", ["store"]), (IDENTITY_FILE, ["config.json", "store"])]
 
 
 def test_a_store_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 
+import pytest
 import uvloop
 
 from quorate.core.entry import NOWHERE, Member, Partition, Snapshot
@@ -16,6 +18,7 @@ from quorate.node.codec import Hello, Refused, Welcome, decode_greeting, decode_
 from quorate.node.config import Address
 from quorate.node.letters import LETTER_BYTES_MAX, Letters
 from quorate.node.peers import OUTBOUND_BYTES_MAX, Peers
+from quorate.node.porch import Porch
 from quorate.storage.disk import Buffer
 
 DEADLINE_S = 20.0
@@ -75,7 +78,10 @@ def with_peer(
         made: list[Listener] = []
         said: list[str] = []
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Listener(made, welcome), "127.0.0.1", 0)
+        listener = partial(Listener, made, welcome)
+        server = await loop.create_server(
+            partial(Porch, set(), letters=listener, guests=None), "127.0.0.1", 0
+        )
         address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
         peers = Peers("c", 1, {2: address}, rng=Random(1), log=said.append)
         running = asyncio.create_task(peers.run())
@@ -143,6 +149,20 @@ def test_a_refused_greeting_is_said_once_and_tried_again() -> None:
         assert "no such cluster here" in said[0]
 
     with_peer(test, Refused("no such cluster here"))
+
+
+def test_a_peer_that_is_heard_of_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a node that is back would stand for election before its leaders reach it."""
+    monkeypatch.setattr("quorate.node.peers.RECONNECT_FIRST_S", 10 * DEADLINE_S)
+    monkeypatch.setattr("quorate.node.peers.RECONNECT_MAX_S", 10 * DEADLINE_S)
+
+    async def test(peers: Peers, made: list[Listener], said: list[str]) -> None:
+        await until(lambda: len(said) == 1)
+        peers.heard_of(9)
+        peers.heard_of(2)
+        await until(lambda: len(made) == 2)
+
+    with_peer(test, Refused("not yet"))
 
 
 def test_another_node_at_the_address_is_not_taken_for_the_peer() -> None:

@@ -110,6 +110,20 @@ def group(invariants: Invariants) -> list[Puppet]:
     return puppets
 
 
+def test_every_settled_entry_is_told_once_in_the_order_of_the_log(trio: list[Puppet]) -> None:
+    one, two, _ = trio
+    told: list[tuple[int, int, int]] = []
+    one.invariants.on_settled = lambda *entry: told.append(entry)
+    pair = Header(1, 1, 2, 100, Kind.RECORDS, 0, 8)
+    for puppet in (one, two):
+        puppet.append(noop(1, 0), pair, entry(1, 3, crc=9))
+    one.settle(2)
+    assert told == [(0, 0, 0), (0, 1, 8)]
+    two.settle(3)
+    one.settle(3)
+    assert told[2:] == [(0, 3, 9)]
+
+
 # ---- of every protocol ----
 
 

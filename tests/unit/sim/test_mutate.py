@@ -194,6 +194,7 @@ TABLE = """
     raft-delete-after-prev raft-keep-conflicts raft-commit-unclamped raft-commit-old-epoch
     raft-ack-before-flush raft-stale-io raft-vote-unsaved raft-learner-counts raft-saw-vote-granted
     disk-cut-damage disk-mark-early disk-retry-fsync disk-no-dirsync disk-no-identity disk-nack-damage
+    producer-survives-cut
 """.split()
 
 

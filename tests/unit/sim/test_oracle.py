@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from quorate.batch import encode_records, stamp
+from quorate.core.effects import Outcome
 from quorate.core.entry import NOWHERE, EntryId, Header, Kind, NoOp, partition_of
 from quorate.core.invariant import Violated
 from quorate.sim.oracle import Fate, Oracle, Proposal
@@ -23,6 +24,17 @@ def payload(number: int, count: int = 1) -> bytes:
 
 def propose(oracle: Oracle, number: int, count: int = 1) -> Proposal:
     return oracle.proposed(number, 0, [payload(number, count)], [count])
+
+
+def produce(oracle: Oracle, sequence: int, *, epoch: int = 0, count: int = 1) -> Proposal:
+    """The batch of a producer with the id 5."""
+    records = [(None, b"%d/%d.%d" % (epoch, sequence, place)) for place in range(count)]
+    batch = encode_records(records, producer_id=5, producer_epoch=epoch, base_sequence=sequence)
+    return oracle.proposed(1 + 100 * epoch + sequence, 0, [batch], [count])
+
+
+def settle(oracle: Oracle, proposal: Proposal, offset: int) -> None:
+    oracle.settled(0, offset, int.from_bytes(proposal.payloads[0][17:21], "big"))
 
 
 def frame(batch: bytes, offset: int, count: int = 1, epoch: int = 1) -> Frame:
@@ -151,3 +163,74 @@ def test_commit_of_one_life_never_falls() -> None:
     fetch(oracle, [], commit=4)  # It began before the other one.
     with expect("read-regressed"):
         oracle.fetched(NODE_ONE, 0, [], 4, -1, oracle.known_commit(NODE_ONE))
+
+
+# ---- producers with ids ----
+
+
+def test_batches_of_a_producer_in_sequence_are_fine_whatever_lies_between_them() -> None:
+    oracle = Oracle(1)
+    first, second, third = produce(oracle, 0, count=2), produce(oracle, 2), produce(oracle, 0, epoch=1)
+    settle(oracle, first, 4)
+    settle(oracle, propose(oracle, 99), 6)
+    settle(oracle, second, 7)
+    settle(oracle, third, 8)
+    for proposal, offset in ((second, 7), (first, 4), (first, 4)):
+        oracle.acknowledged(proposal, offset)
+    assert oracle.acknowledged_count == 2
+
+
+def test_a_batch_that_is_settled_twice_was_appended_twice() -> None:
+    oracle = Oracle(1)
+    proposal = produce(oracle, 0)
+    settle(oracle, proposal, 4)
+    with expect("producer-repeated"):
+        settle(oracle, proposal, 5)
+
+
+def test_a_batch_without_the_one_before_it_leaves_a_hole() -> None:
+    oracle = Oracle(1)
+    settle(oracle, produce(oracle, 0, count=2), 0)
+    with expect("producer-order"):
+        settle(oracle, produce(oracle, 3), 2)
+
+
+def test_the_first_batch_of_an_epoch_has_the_sequence_zero() -> None:
+    oracle = Oracle(1)
+    with expect("producer-order"):
+        settle(oracle, produce(oracle, 1), 0)
+    settle(oracle, produce(oracle, 0), 1)
+    with expect("producer-order"):
+        settle(oracle, produce(oracle, 7, epoch=1), 2)
+
+
+def test_an_old_epoch_does_not_come_behind_a_new_one() -> None:
+    oracle = Oracle(1)
+    old = produce(oracle, 0)
+    settle(oracle, produce(oracle, 0, epoch=1), 4)
+    with expect("producer-order"):
+        settle(oracle, old, 5)
+
+
+def test_a_batch_is_acknowledged_where_it_is_and_nowhere_else() -> None:
+    oracle = Oracle(1)
+    settled, unsettled = produce(oracle, 0), produce(oracle, 1)
+    settle(oracle, settled, 4)
+    with expect("producer-answer"):
+        oracle.acknowledged(settled, 5)
+    with expect("producer-answer"):
+        oracle.acknowledged(unsettled, 5)
+
+
+def test_a_producer_is_not_told_what_is_not_true() -> None:
+    oracle = Oracle(1)
+    settled, unsettled = produce(oracle, 0), produce(oracle, 1)
+    settle(oracle, settled, 4)
+    oracle.refused(settled, Outcome.DUPLICATE)
+    oracle.refused(unsettled, Outcome.OUT_OF_ORDER)
+    with expect("producer-answer"):
+        oracle.refused(unsettled, Outcome.DUPLICATE)
+    with expect("producer-answer"):
+        oracle.refused(unsettled, Outcome.FENCED)
+    produce(oracle, 0, epoch=1)
+    oracle.refused(unsettled, Outcome.FENCED)

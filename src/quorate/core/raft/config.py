@@ -42,6 +42,8 @@ class Config(msgspec.Struct, frozen=True, gc=False):
     voters: tuple[Member, ...]
     learners: tuple[Member, ...] = ()
     tuning: Tuning = Tuning()
+    preferred: int = 0
+    """The node that stands for election first, where nothing has happened yet; 0: whoever wakes first."""
 
     def __post_init__(self) -> None:
         assert self.voters == tuple(sorted(self.voters)), "ensembles are sorted"

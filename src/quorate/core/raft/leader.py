@@ -34,6 +34,10 @@ class Leader(Role):
         self._readers: dict[int, int] = {}
         self._epoch_first = 0
 
+    @property
+    def leads_from(self) -> int:
+        return self._epoch_first
+
     def enter(self) -> None:
         replica = self.replica
         assert replica.can_lead()

@@ -89,6 +89,14 @@ class Replica:
         return self.ordering.durable
 
     @property
+    def leads_from(self) -> int | None:
+        """The first offset of the epoch that this replica leads; None if it does not lead.
+
+        Once that is settled, everything unsettled in its log was proposed to this very replica.
+        """
+        return self.role.leads_from
+
+    @property
     def faulty(self) -> bool:
         """This log misses something that was promised: counted when voting, never eligible to lead."""
         return bool(self.log.faulty) or self.owed > self.log.head or self.lacks_snapshot
@@ -231,6 +239,9 @@ class Replica:
         self.snapshot = recovered.snapshot
         self.role = Follower(self)
         self.role.enter()
+        if self.config.preferred == self.me.node and not self.epoch:
+            # A new group need not wait for a leader that never was; only until its other replicas are there.
+            self.role.deadline = self.now + self.config.tuning.heartbeat_s
         self._publish()
 
     def _received(self, event: events.Received) -> None:

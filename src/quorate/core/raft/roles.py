@@ -19,6 +19,11 @@ class Role:
         self.replica = replica
         self.deadline: float | None = None
 
+    @property
+    def leads_from(self) -> int | None:
+        """A leader's first offset of its own epoch; None in every other role."""
+        return None
+
     def enter(self) -> None:
         """The role begins."""
 

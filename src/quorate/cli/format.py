@@ -1,0 +1,130 @@
+"""`quorate format`: the data directory of one node, made once and on purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from secrets import token_urlsafe
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorate.cli import say
+from quorate.cli.wrong import WrongUsage
+
+if TYPE_CHECKING:
+    from quorate.node.config import Address
+
+VOTERS_COUNT_MAX = 9
+"""More voters make every change of metadata slower, and no cluster safer."""
+CLUSTER_ID_BYTES = 16
+
+EPILOG = """\b
+[bold]Examples[/bold], one machine each:
+quorate format data --node 1 --voters 1=10.0.0.1:9092,2=10.0.0.2:9092,3=10.0.0.3:9092
+quorate format data --node 2 --voters (the same) --cluster (what the first one printed)
+quorate node data                  run it
+
+On one machine, [bold]quorate up[/bold] does all of it.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("format", epilog=EPILOG)(format_)
+
+
+def format_(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What will be made: new, or empty.")],
+    node: Annotated[
+        int, typer.Option(metavar="N", min=1, max=2**31 - 1, help="Which of the voters this is.")
+    ],
+    voters: Annotated[
+        str,
+        typer.Option(
+            metavar="N=HOST:PORT,…", help="The nodes that the cluster begins with, this one included."
+        ),
+    ],
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="The cluster's id, the same on every node.", show_default="a new one"
+        ),
+    ] = None,
+    replaces: Annotated[
+        bool, typer.Option("--replaces", help="This node was there before, and its disk is lost.")
+    ] = False,
+) -> None:
+    """Make the data directory of one node of a cluster.
+
+    The voters are named when a cluster is born; they agree on everything that all nodes must know.
+    """
+    addresses = parse_voters(voters)
+    if node not in addresses:
+        raise WrongUsage(f"--node {node} is not among the voters {', '.join(map(str, addresses))}; add it")
+    if replaces and cluster is None:
+        raise WrongUsage("--replaces brings a node back into its cluster; name that with --cluster")
+    name = cluster if cluster is not None else new_cluster_id()
+    make(directory, cluster=name, node=node, voters=addresses, replaces=replaces)
+    out = say.console()
+    out.print(f"{directory} is ready: node {node} of cluster [bold]{name}[/bold]", soft_wrap=True)
+    others = [other for other in addresses if other != node]
+    if cluster is None and others:
+        out.print("The others, each where it will run:")
+        for other in others:
+            out.print(
+                f"  quorate format DIR --node {other} --voters {voters} --cluster {name}", soft_wrap=True
+            )
+    out.print("Run it:")
+    out.print(f"  quorate node {quote(str(directory))}", soft_wrap=True)
+
+
+def make(
+    directory: Path, *, cluster: str, node: int, voters: dict[int, Address], replaces: bool = False
+) -> None:
+    """Format a node's directory; what the world refuses is told in one line."""
+    from random import SystemRandom
+
+    from quorate.node.config import BadConfig
+    from quorate.node.directory import WrongDirectory, format_node
+    from quorate.storage.disk import DiskFailed, DiskFull
+    from quorate.storage.errors import StoreError
+    from quorate.storage.real_disk import DirectoryInUse
+
+    try:
+        format_node(
+            directory, cluster=cluster, node=node, voters=voters, replaces=replaces, rng=SystemRandom()
+        )
+    except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError) as error:
+        raise WrongUsage(str(error)) from error
+
+
+def new_cluster_id() -> str:
+    """As Kafka's: 16 random bytes in letters that need no quoting, and none that looks like an option."""
+    while True:
+        name = token_urlsafe(CLUSTER_ID_BYTES)
+        if name[0].isalnum():
+            return name
+
+
+def parse_voters(text: str) -> dict[int, Address]:
+    """`1=127.0.0.1:9092,2=…`, in the order of numbers."""
+    from quorate.node.config import BadConfig, parse_address
+
+    found: dict[int, Address] = {}
+    for part in text.split(","):
+        number, equals, address = part.strip().partition("=")
+        if not equals or not number.isdecimal() or int(number) < 1:
+            raise WrongUsage(f"--voters: {part!r} is no voter; write N=HOST:PORT,N=HOST:PORT, …")
+        if int(number) in found:
+            raise WrongUsage(f"--voters: node {number} is there twice; number every node differently")
+        try:
+            found[int(number)] = parse_address(address)
+        except BadConfig as bad:
+            raise WrongUsage(f"--voters: node {number}: {bad}") from bad
+        if found[int(number)].port == 0:
+            raise WrongUsage(f"--voters: node {number}: others must know its port; 0 is none")
+    if len(set(found.values())) < len(found):
+        raise WrongUsage("--voters: an address is there twice; every node has its own")
+    if len(found) > VOTERS_COUNT_MAX:
+        raise WrongUsage(f"--voters: {len(found)} are too many; name at most {VOTERS_COUNT_MAX}")
+    return dict(sorted(found.items()))

@@ -1,0 +1,44 @@
+"""`quorate node`: one formatted node, in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorate.cli.wrong import WrongUsage
+
+EPILOG = """\b
+[bold]Examples[/bold]
+quorate node data                  until Ctrl-C or SIGTERM
+quorate format --help              how its directory is made
+
+[bold]Exit code[/bold]
+0 stopped as asked, 1 it failed (a flush, or a bug of ours), 2 it could not start.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("node", epilog=EPILOG)(node)
+
+
+def node(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="As `quorate format` made it.")],
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", help="Stop, too, when standard input is closed.")
+    ] = False,
+) -> None:
+    """Run one node, and tell on stderr what a person should know."""
+    from quorate.node.directory import CONFIG_FILE
+
+    config = directory / CONFIG_FILE
+    if not config.is_file():
+        raise WrongUsage(f"{str(directory)!r} holds no {CONFIG_FILE}; make it with `quorate format`")
+    from quorate.kafka import guests
+    from quorate.node.__main__ import main
+
+    arguments = ["--config", str(config), *["--stop-with-stdin"] * stop_with_stdin]
+    status = main(arguments, guests=guests, program="quorate node")
+    if status:
+        raise typer.Exit(status)

@@ -1,0 +1,111 @@
+"""`quorate topic`: create, list and delete topics of a running cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorate.cli import say
+from quorate.cli.wrong import WrongUsage
+
+if TYPE_CHECKING:
+    from quorate.client import Cluster
+
+SERVERS = "127.0.0.1:9092"
+TIMEOUT_S = 20.0
+
+topic_app = typer.Typer(no_args_is_help=True, help="Create, list and delete topics of a running cluster.")
+
+Servers = Annotated[
+    str, typer.Option("--servers", "-b", metavar="HOST:PORT,…", help="Any nodes of the cluster.")
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+
+CREATE_EPILOG = """\b
+[bold]Examples[/bold]
+quorate topic create events
+quorate topic create events --partitions 6 --replicas 3
+quorate topic create events --config max.message.bytes=4000000
+"""
+
+
+def register(app: typer.Typer) -> None:
+    topic_app.command("create", epilog=CREATE_EPILOG)(create)
+    topic_app.command("list")(list_)
+    topic_app.command("delete")(delete)
+    app.add_typer(topic_app, name="topic")
+
+
+def create(
+    name: Name,
+    servers: Servers = SERVERS,
+    partitions: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many partitions.")] = 1,
+    replicas: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=9, help="Copies of each.", show_default="3, or all nodes"),
+    ] = None,
+    replication: Annotated[
+        str, typer.Option(metavar="HOW", help="How the copies agree; this version has raft.")
+    ] = "raft",
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the topic; repeat for more.")
+    ] = None,
+) -> None:
+    """Create a topic; it can be written to when this ends."""
+    from quorate.client.admin import create_topic
+
+    settings = {"quorate.replication": replication}
+    for setting in config or ():
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise WrongUsage(f"--config {setting!r}: write KEY=VALUE")
+        settings[key] = value
+    with _cluster(servers) as cluster:
+        create_topic(
+            cluster, name, partitions_count=partitions, replicas_count=replicas or -1, config=settings
+        )
+    say.console().print(f"topic {name} is there: {partitions} partition{'s' * (partitions > 1)}")
+
+
+def list_(servers: Servers = SERVERS) -> None:
+    """List the topics, with the node that leads each partition."""
+    from quorate.client import LATEST
+    from quorate.client.admin import list_topics
+
+    with _cluster(servers) as cluster:
+        rows = []
+        for topic in list_topics(cluster):
+            ends = cluster.offsets(topic.name, {part.number: LATEST for part in topic.partitions})
+            for part in topic.partitions:
+                leader = str(part.leader) if part.leader > 0 else "none"
+                rows.append((topic.name, str(part.number), leader, f"{ends[part.number] or 0:,}"))
+    out = say.console()
+    if rows:
+        out.print(say.table("Topics", ("topic", "partition", "leader", "next offset"), rows, right=(1, 2, 3)))
+    else:
+        out.print("There are no topics; make one: quorate topic create NAME")
+
+
+def delete(name: Name, servers: Servers = SERVERS) -> None:
+    """Delete a topic, with all that is in it."""
+    from quorate.client.admin import delete_topic
+
+    with _cluster(servers) as cluster:
+        delete_topic(cluster, name)
+    say.console().print(f"topic {name} is deleted")
+
+
+@contextmanager
+def _cluster(servers: str) -> Iterator[Cluster]:
+    from quorate.client import ClientError, Cluster
+
+    try:
+        with Cluster(servers, client_id="quorate-topic", timeout_s=TIMEOUT_S) as cluster:
+            yield cluster
+    except ValueError as wrong:
+        raise WrongUsage(f"--servers: {wrong}") from wrong
+    except ClientError as error:
+        raise WrongUsage(str(error)) from error

@@ -1,0 +1,218 @@
+"""The directory of a cluster on this machine, as `quorate up` makes it and finds it again.
+
+    DIR/cluster.json    the cluster's id and where its nodes listen
+    DIR/n1, DIR/n2, …   each node's own directory (node/directory.py), its output in node.log
+    DIR/lock            held by the `quorate up` that runs here
+
+`cluster.json` is written last. A directory that has it had all its nodes: where one is missing now, its disk
+is lost, and it is not made again as if it had never voted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import SystemRandom
+
+import msgspec
+
+from quorate.cli.format import make, new_cluster_id
+from quorate.cli.wrong import WrongUsage
+from quorate.node.child import NodeChild
+from quorate.node.config import Address, BadConfig, load_config
+from quorate.node.directory import (
+    CONFIG_FILE,
+    IDENTITY_FILE,
+    WrongDirectory,
+    read_identity,
+    write_durably,
+)
+
+CLUSTER_FILE = "cluster.json"
+LOCK_FILE = "lock"
+OUTPUT_FILE = "node.log"
+HOST = "127.0.0.1"
+PORT_MAX = 65535
+ROWS_TRIED_MAX = 100
+_CLUSTER_BYTES_MAX = 65536
+
+
+class LocalCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cluster whose nodes all run here, on ports one after another."""
+
+    cluster: str
+    nodes: int
+    port: int
+
+    def addresses(self) -> dict[int, Address]:
+        return {node: Address(HOST, self.port + node - 1) for node in range(1, self.nodes + 1)}
+
+    def bootstrap(self) -> str:
+        return ",".join(map(str, self.addresses().values()))
+
+    def children(self, directory: Path) -> dict[int, NodeChild]:
+        return {
+            node: NodeChild(
+                node,
+                address,
+                config=node_directory(directory, node) / CONFIG_FILE,
+                output=node_directory(directory, node) / OUTPUT_FILE,
+            )
+            for node, address in self.addresses().items()
+        }
+
+
+def node_directory(directory: Path, node: int) -> Path:
+    return directory / f"n{node}"
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """No other `quorate up` on this directory meanwhile; the directory is made if it is not there."""
+    if directory.exists() and not directory.is_dir():
+        raise WrongUsage(f"{str(directory)!r} is a file; name a directory with --dir")
+    _expect_ours(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+            raise WrongUsage(
+                f"another `quorate up` runs in {str(directory)!r}, process {holder or '(unknown)'}; "
+                "stop it, or choose another --dir and --port"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _expect_ours(directory: Path) -> None:
+    """Nothing is put beside the files of somebody else."""
+    if not directory.exists() or (directory / CLUSTER_FILE).exists():
+        return
+    if any(entry.name != LOCK_FILE for entry in directory.iterdir()):
+        raise WrongUsage(
+            f"{str(directory)!r} is not empty and holds no cluster; empty it, or choose another --dir"
+        )
+
+
+def found(directory: Path, *, nodes: int | None, port: int | None) -> LocalCluster | None:
+    """The cluster that lives there, if it is the one that is wanted."""
+    path = directory / CLUSTER_FILE
+    try:
+        with path.open("rb") as file:
+            cluster = msgspec.json.decode(file.read(_CLUSTER_BYTES_MAX), type=LocalCluster)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise WrongUsage(f"{path} is unreadable: put it back ({error})") from error
+    if nodes not in (None, cluster.nodes) or port not in (None, cluster.port):
+        raise WrongUsage(
+            f"{str(directory)!r} holds a cluster of {cluster.nodes} nodes from port {cluster.port} on; "
+            "leave --nodes and --port out, or choose another --dir"
+        )
+    for node in cluster.addresses():
+        _expect_made(directory, cluster, node)
+    return cluster
+
+
+def _expect_made(directory: Path, cluster: LocalCluster, node: int) -> None:
+    """Every node is there and is who it was; a lost one is not begun anew by itself."""
+    place = node_directory(directory, node)
+    if not (place / IDENTITY_FILE).exists():
+        raise WrongUsage(
+            f"{place} is gone, and what node {node} promised with it: put it back, or, with another --dir, "
+            "begin a new cluster"
+        )
+    try:
+        config = load_config(place / CONFIG_FILE)
+        read_identity(config)
+    except (BadConfig, WrongDirectory) as error:
+        raise WrongUsage(str(error)) from error
+    if config.cluster != cluster.cluster or config.node != node:
+        raise WrongUsage(
+            f"{place} is node {config.node} of cluster {config.cluster!r}: put node {node}'s back"
+        )
+
+
+def planned(*, nodes: int, port: int) -> LocalCluster:
+    if port + nodes - 1 > PORT_MAX:
+        raise WrongUsage(f"--port {port}: {nodes} nodes need as many ports, and {PORT_MAX} is the last")
+    return LocalCluster(new_cluster_id(), nodes, port)
+
+
+def make_all(directory: Path, cluster: LocalCluster) -> None:
+    """Every node's directory, and then the file that says that all were made."""
+    addresses = cluster.addresses()
+    for node in addresses:
+        make(node_directory(directory, node), cluster=cluster.cluster, node=node, voters=addresses)
+    write_durably(directory / CLUSTER_FILE, msgspec.json.encode(cluster))
+
+
+# ---- ports ----
+
+
+def expect_free(addresses: dict[int, Address]) -> None:
+    """Say who has a port before anything is started."""
+    for address in addresses.values():
+        with socket.socket() as attempt:
+            # As the node will: a connection that has just ended does not keep a port.
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                attempt.bind(address)
+                attempt.listen(1)
+            except OSError as error:
+                raise WrongUsage(
+                    f"port {address.port} is taken{_holder(address.port)}; stop that, or choose another --port"
+                ) from error
+
+
+def free_row(count: int) -> int:
+    """The first of so many neighbouring ports that nobody listens on now."""
+    from quorate.bench.cluster_processes import PORTS
+
+    chance = SystemRandom()
+    for _ in range(ROWS_TRIED_MAX):
+        port = chance.choice(PORTS)
+        try:
+            expect_free(planned(nodes=count, port=port).addresses())
+        except WrongUsage:
+            continue
+        return port
+    raise WrongUsage(f"no {count} free ports in a row between {PORTS.start} and {PORTS.stop}; free some")
+
+
+LISTENS = "0A"
+"""The state of a listening socket in the kernel's table."""
+
+
+def _holder(port: int) -> str:
+    """Which process listens there, where the kernel shows it to us."""
+    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    for process in Path("/proc").glob("[0-9]*") if sockets else ():
+        try:
+            if any(os.readlink(fd) in sockets for fd in (process / "fd").iterdir()):
+                return f" by process {process.name} ({(process / 'comm').read_text().strip()})"
+        except OSError:  # It has ended, or belongs to somebody else.
+            continue
+    return ""
+
+
+def _listening(port: int) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields[9]

@@ -1,0 +1,85 @@
+"""Creating, deleting and listing topics. Any node takes such a request.
+
+A creation or deletion whose answer is lost may have happened (rule 9), so it is not sent twice: whoever asked
+hears that nobody answered, and can look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from quorate.client.cluster import Cluster, TopicInfo, in_words
+from quorate.client.errors import Refused, UnknownTopic, Unreachable
+from quorate.wire.cursor import BadMessage
+from quorate.wire.entities import make
+from quorate.wire.messages import Api, request_class
+
+CREATE_VERSION, DELETE_VERSION, METADATA_VERSION = 7, 5, 12
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions_count: int = -1,
+    replicas_count: int = -1,
+    config: Mapping[str, str] | None = None,
+) -> None:
+    """It is there, with a leader for each partition, when this returns; -1: as the cluster sees fit."""
+    topic = {
+        "name": name,
+        "num_partitions": partitions_count,
+        "replication_factor": replicas_count,
+        "assignments": [],
+        "configs": [{"name": key, "value": value} for key, value in (config or {}).items()],
+    }
+    values = {"topics": [topic], "timeout": _timeout(cluster), "validate_only": False}
+    answer = _ask(cluster, Api.CREATE_TOPICS, CREATE_VERSION, values)
+    _judge(answer.topics, name)
+
+
+def delete_topic(cluster: Cluster, name: str) -> None:
+    """Raises UnknownTopic."""
+    values = {"topic_names": [name], "timeout": _timeout(cluster)}
+    answer = _ask(cluster, Api.DELETE_TOPICS, DELETE_VERSION, values)
+    _judge(answer.responses, name)
+
+
+def list_topics(cluster: Cluster) -> list[TopicInfo]:
+    """All of them, by name."""
+    values = {
+        "topics": None,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+    answer = _ask(cluster, Api.METADATA, METADATA_VERSION, values)
+    names = sorted(str(topic.name) for topic in answer.topics)
+    found = cluster.topics(names) if names else {}
+    return [found[name] for name in names]
+
+
+def _timeout(cluster: Cluster) -> timedelta:
+    return timedelta(seconds=cluster.timeout_s)
+
+
+def _ask(cluster: Cluster, api: Api, version: int, values: dict[str, Any]) -> Any:
+    body = make(request_class(api, version), values)
+    try:
+        return cluster.ask_anybody(api, version, body, monotonic() + cluster.timeout_s)
+    except (OSError, BadMessage) as error:
+        raise Unreachable(
+            f"no answer from {cluster.bootstrap} ({in_words(error)}); is a majority of the nodes up?"
+        ) from error
+
+
+def _judge(answers: Any, name: str) -> None:
+    for answer in answers:
+        if answer.error_code == ErrorCode.unknown_topic_or_partition:
+            raise UnknownTopic(name)
+        if answer.error_code != ErrorCode.none:
+            raise Refused(answer.error_message or f"{name}: {answer.error_code.name.replace('_', ' ')}")

@@ -1,0 +1,355 @@
+"""A cluster as a client sees it: topics, who leads their partitions, and how to ask the leader.
+
+Leaders move and nodes die; a call goes on through that. It asks the leader that it knows of. When the node is
+gone, or says that it leads no more, it asks any node for the metadata anew and tries again, a little later
+each time, until its time is over. Only answers that trying again cannot mend are raised at once. All requests
+only read, so that asking twice does no harm.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+
+from quorate.client.connection import Connection, left
+from quorate.client.errors import (
+    BadAnswer,
+    OffsetOutOfRange,
+    Refused,
+    TopicReplaced,
+    UnknownPartition,
+    UnknownTopic,
+    Unreachable,
+)
+from quorate.wire.cursor import BadMessage
+from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
+from quorate.wire.messages import Api
+
+EARLIEST, LATEST = -2, -1
+"""In place of a timestamp: the first offset that is kept, and the one behind the last that is settled."""
+
+FETCH_VERSION, LIST_OFFSETS_VERSION, METADATA_VERSION = 13, 7, 12
+"""Fetch from 13 names topics by id: a topic that was created anew is not taken for the old one."""
+
+TRY_S = 5.0
+"""How long one node may take for one answer, beyond what it was told to wait."""
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5
+UNKNOWN_GRACE_S = 1.5
+"""A topic that was just created is not known to every node at once."""
+NO_LEADER = -1
+
+Address = tuple[str, int]
+
+
+class PartitionInfo(NamedTuple):
+    number: int
+    leader: int
+    """-1 while there is none."""
+    leader_epoch: int
+
+
+class TopicInfo(NamedTuple):
+    name: str
+    id: bytes
+    partitions: tuple[PartitionInfo, ...]
+    """By number, from 0 on."""
+
+
+class Fetched(NamedTuple):
+    batches: list[memoryview]
+    """Whole record batches, the first of which may begin below the offset asked for."""
+    high_watermark: int
+    """One behind the last settled offset."""
+    log_start: int
+
+
+class Cluster:
+    """Use it as a context manager. For one thread."""
+
+    def __init__(self, bootstrap: str, *, client_id: str = "quorate", timeout_s: float = 30.0) -> None:
+        self.bootstrap = bootstrap
+        self.timeout_s = timeout_s
+        self._client_id = client_id
+        self._first = parse_bootstrap(bootstrap)
+        self._nodes: dict[int, Address] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._ids: dict[str, bytes] = {}
+        """Of every topic that was ever seen here, or is expected."""
+        self._connections: dict[Address, Connection] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # ---- what can be asked ----
+
+    def topics(self, names: Sequence[str]) -> dict[str, TopicInfo]:
+        """What these topics are now; raises UnknownTopic."""
+        return self._find(names, monotonic() + self.timeout_s)
+
+    def expect(self, topic: str, topic_id: bytes) -> None:
+        """From now on another topic of this name is a TopicReplaced."""
+        self._ids[topic] = topic_id
+
+    def offsets(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int | None]:
+        """For each partition the offset that belongs to EARLIEST, LATEST or a timestamp in milliseconds.
+
+        None where no record is as young as the timestamp.
+        """
+        missing = dict(wanted)
+        found: dict[int, int | None] = {}
+        tries = self._tries(f"the offsets of {topic}")
+        while missing:
+            tries.next()
+            for leader, numbers in self._by_leader(topic, sorted(missing), tries).items():
+                body = _list_offsets(topic, {number: missing[number] for number in numbers})
+                try:
+                    address = self._address(leader)
+                    answer = self._ask(address, Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, body, tries.deadline)
+                except (OSError, BadMessage) as error:
+                    tries.trouble = f"node {leader}: {in_words(error)}"
+                    continue
+                for part in (part for each in answer.topics for part in each.partitions):
+                    if trouble := self._judge(part.error_code, topic, part.partition_index):
+                        tries.trouble = trouble
+                    elif missing.pop(part.partition_index, None) is not None:
+                        found[part.partition_index] = part.offset if part.offset >= 0 else None
+            if missing:
+                self._forget(topic)
+        return found
+
+    def fetch(
+        self, topic: str, partition: int, offset: int, *, bytes_max: int = 1 << 20, wait_s: float = 0.0
+    ) -> Fetched:
+        """What is settled from `offset` on; empty if nothing was within `wait_s`. Raises OffsetOutOfRange."""
+        tries = self._tries(f"{topic}-{partition} from offset {offset}")
+        while True:
+            tries.next()
+            for leader in self._by_leader(topic, [partition], tries):
+                asked = WantedPartition(partition, offset, bytes_max)
+                wanted = [WantedTopic(topic, self._topics[topic].id, [asked])]
+                request = FetchRequest(round(wait_s * 1000), 1, bytes_max, wanted)
+                deadline = tries.deadline + wait_s
+                try:
+                    with self._connected(self._address(leader), deadline) as connection:
+                        error, topics = connection.fetch(FETCH_VERSION, request, deadline=deadline)
+                except (OSError, BadMessage) as trouble:
+                    tries.trouble = f"node {leader}: {in_words(trouble)}"
+                    continue
+                found = next((part for each in topics for part in each.partitions), None)
+                code = error_code(found.error if found is not None else error)
+                if code == ErrorCode.offset_out_of_range:
+                    raise OffsetOutOfRange(topic, partition, offset)
+                tries.trouble = self._judge(code, topic, partition)
+                if found is not None and not tries.trouble:
+                    batches = [memoryview(batch) for batch in found.batches]
+                    return Fetched(batches, found.high_watermark, found.log_start)
+            self._forget(topic)
+
+    # ---- asking ----
+
+    def _tries(self, what: str) -> _Tries:
+        return _Tries(what, self.bootstrap, self.timeout_s, monotonic() + self.timeout_s)
+
+    def _address(self, node: int) -> Address:
+        if node not in self._nodes:
+            raise ConnectionError("its address is not known")
+        return self._nodes[node]
+
+    def _ask(self, address: Address, api: Api, version: int, body: Any, deadline: float) -> Any:
+        with self._connected(address, deadline) as connection:
+            return connection.ask(api, version, body, deadline=deadline)
+
+    @contextmanager
+    def _connected(self, address: Address, deadline: float) -> Iterator[Connection]:
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = Connection(*address, client_id=self._client_id, deadline=deadline)
+            self._connections[address] = connection
+        try:
+            yield connection
+        except BaseException:
+            # Also when interrupted: an answer that nobody waited for must not answer the next request.
+            self._connections.pop(address, None)
+            connection.close()
+            raise
+
+    def _judge(self, code: ErrorCode, topic: str, partition: int) -> str:
+        """What is wrong for now, empty if nothing is; raises Refused for what stays wrong."""
+        if code == ErrorCode.none:
+            return ""
+        if not code.retriable:
+            raise Refused(f"{topic}-{partition}: the node refuses: {code.name} ({int(code)})")
+        return code.name.replace("_", " ")
+
+    # ---- who leads ----
+
+    def _by_leader(self, topic: str, numbers: Sequence[int], tries: _Tries) -> dict[int, list[int]]:
+        """Partitions by the node that leads them, without those that nobody leads."""
+        if topic not in self._topics:
+            self._find([topic], tries.end)
+        partitions = self._topics[topic].partitions
+        grouped: dict[int, list[int]] = {}
+        for number in numbers:
+            if not 0 <= number < len(partitions):
+                raise UnknownPartition(topic, number, len(partitions))
+            if (leader := partitions[number].leader) != NO_LEADER:
+                grouped.setdefault(leader, []).append(number)
+            else:
+                tries.trouble = f"{topic}-{number} has no leader"
+        return grouped
+
+    def _find(self, names: Sequence[str], end: float) -> dict[str, TopicInfo]:
+        began = monotonic()
+        tries = _Tries(f"topic {', '.join(names)}", self.bootstrap, self.timeout_s, end)
+        while True:
+            tries.next()
+            try:
+                found, unknown, tries.trouble = self._refresh(names, tries.deadline)
+            except (OSError, BadMessage) as error:
+                tries.trouble = in_words(error)
+                continue
+            if unknown and monotonic() - began > UNKNOWN_GRACE_S:
+                raise UnknownTopic(unknown[0])
+            if not unknown and not tries.trouble:
+                return found
+
+    def _forget(self, topic: str) -> None:
+        """Ask anew who leads, next time."""
+        self._topics.pop(topic, None)
+
+    def _refresh(self, names: Sequence[str], deadline: float) -> tuple[dict[str, TopicInfo], list[str], str]:
+        """Topics that were found, those that the node does not know, and what is wrong for now."""
+        answer = self.ask_anybody(Api.METADATA, METADATA_VERSION, _metadata(names), deadline)
+        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        found: dict[str, TopicInfo] = {}
+        unknown: list[str] = []
+        trouble = ""
+        for topic in answer.topics:
+            name = str(topic.name)
+            if topic.error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception):
+                unknown.append(name)
+            elif topic.error_code == ErrorCode.none:
+                found[name] = self._known(_topic_info(topic))
+            else:
+                trouble = self._judge(topic.error_code, name, 0)
+        self._topics |= found
+        return found, unknown, trouble
+
+    def ask_anybody(self, api: Api, version: int, body: Any, deadline: float) -> Any:
+        """Whoever is connected first; a node that is down costs a refused connection, not the whole time."""
+        addresses = list(dict.fromkeys([*self._connections, *self._nodes.values(), *self._first]))
+        last: Exception = ConnectionError("nobody answers")
+        for number, address in enumerate(addresses):
+            # A node that hangs gets its share of the time, and leaves the rest for the others.
+            share_s = left(deadline) / (len(addresses) - number)
+            try:
+                return self._ask(address, api, version, body, monotonic() + max(share_s, 0.1))
+            except (OSError, BadMessage) as error:
+                last = ConnectionError(f"{address[0]}:{address[1]}: {in_words(error)}")
+        raise last
+
+    def _known(self, topic: TopicInfo) -> TopicInfo:
+        if self._ids.setdefault(topic.name, topic.id) != topic.id:
+            raise TopicReplaced(topic.name)
+        return topic
+
+
+class _Tries:
+    """Tries with growing pauses between them, until an end; what went wrong last is told with it."""
+
+    def __init__(self, what: str, bootstrap: str, timeout_s: float, end: float) -> None:
+        self.end = end
+        self.deadline = 0.0
+        """Of one try."""
+        self.trouble = ""
+        self._what = what
+        self._whom = f"{bootstrap} within {timeout_s:g} s"
+        self._pause_s = 0.0
+
+    def next(self) -> None:
+        """Wait a little, except before the first; raises Unreachable when the time is over."""
+        if monotonic() + self._pause_s >= self.end:
+            raise Unreachable(
+                f"{self._what}: no answer from {self._whom} ({self.trouble or 'nobody answers'}); "
+                f"is a majority of the nodes up?"
+            )
+        sleep(self._pause_s * random.uniform(0.5, 1.0))
+        self._pause_s = min(max(self._pause_s * 2, BACKOFF_MIN_S), BACKOFF_MAX_S)
+        self.deadline = min(self.end, monotonic() + TRY_S)
+
+
+# ---- requests ----
+
+
+def _metadata(names: Sequence[str]) -> MetadataRequest:
+    topics = tuple(MetadataRequestTopic(topic_id=None, name=name) for name in names)  # type: ignore[arg-type]
+    return MetadataRequest(
+        topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+
+
+def _list_offsets(topic: str, wanted: Mapping[int, int]) -> ListOffsetsRequest:
+    partitions = tuple(
+        ListOffsetsPartition(partition_index=number, timestamp=timestamp)  # type: ignore[arg-type]
+        for number, timestamp in wanted.items()
+    )
+    topics = (ListOffsetsTopic(name=topic, partitions=partitions),)  # type: ignore[arg-type]
+    return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics)  # type: ignore[arg-type]
+
+
+def _topic_info(topic: Any) -> TopicInfo:
+    partitions = sorted(
+        PartitionInfo(part.partition_index, part.leader_id, part.leader_epoch) for part in topic.partitions
+    )
+    if [part.number for part in partitions] != list(range(len(partitions))):
+        raise BadAnswer(f"the partitions of topic {topic.name!r} are not numbered from 0 on")
+    return TopicInfo(
+        str(topic.name), topic.topic_id.bytes if topic.topic_id else bytes(16), tuple(partitions)
+    )
+
+
+# ---- helpers ----
+
+
+def error_code(number: int) -> ErrorCode:
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.unknown_server_error
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """`host:port,host:port`; raises ValueError with a line for a person."""
+    addresses = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+            raise ValueError(
+                f"{part.strip()!r} is no address of a node; write host:port, with commas between several"
+            )
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
+
+
+def in_words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__

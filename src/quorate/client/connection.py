@@ -1,0 +1,90 @@
+"""One connection to one node: requests go out, answers come back in the same order.
+
+Every wait has a deadline. Whatever goes wrong is an OSError (a time-out too) or a BadMessage; the connection
+is then of no use any more, and its owner drops it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from time import monotonic
+from typing import Any
+
+from quorate.wire import fetch
+from quorate.wire.cursor import BadMessage
+from quorate.wire.fetch import FetchedTopic, FetchRequest
+from quorate.wire.messages import Api, decode_response, encode_request
+
+CONNECT_S = 3.0
+"""A node that is up answers at once; one that is down should not hold up those that are not."""
+ANSWER_BYTES_MAX = 256 << 20
+_SIZE = struct.Struct(">i")
+_CORRELATIONS = 1 << 31
+
+
+class Connection:
+    """For one request at a time."""
+
+    def __init__(self, host: str, port: int, *, client_id: str, deadline: float) -> None:
+        self._client_id = client_id
+        self._correlation = 0
+        self._socket = socket.create_connection((host, port), timeout=min(CONNECT_S, left(deadline)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, api: Api, version: int, body: Any, *, deadline: float) -> Any:
+        """The body of the answer."""
+        number = self._next_correlation()
+        frame = self._exchange(encode_request(api, version, number, self._client_id, body), deadline)
+        correlation, answer = decode_response(api, version, frame)
+        self._check(correlation)
+        return answer
+
+    def fetch(
+        self, version: int, request: FetchRequest, *, deadline: float
+    ) -> tuple[int, list[FetchedTopic]]:
+        """An error of the whole answer, and its topics; batches are views of the bytes received."""
+        number = self._next_correlation()
+        frame = self._exchange(fetch.encode_request(version, number, self._client_id, request), deadline)
+        correlation, error, topics = fetch.parse_response(frame, version)
+        self._check(correlation)
+        return error, topics
+
+    def _next_correlation(self) -> int:
+        self._correlation = (self._correlation + 1) % _CORRELATIONS
+        return self._correlation
+
+    def _check(self, correlation: int) -> None:
+        if correlation != self._correlation:
+            raise BadMessage(f"request {self._correlation} was answered with {correlation}")
+
+    def _exchange(self, message: bytes | bytearray, deadline: float) -> bytearray:
+        """The answer's bytes behind its size."""
+        self._socket.settimeout(left(deadline))
+        self._socket.sendall(message)
+        (size,) = _SIZE.unpack(self._receive(_SIZE.size, deadline))
+        if not 0 < size <= ANSWER_BYTES_MAX:
+            raise BadMessage(f"an answer says {size} bytes, and has at most {ANSWER_BYTES_MAX}")
+        return self._receive(size, deadline)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _receive(self, size: int, deadline: float) -> bytearray:
+        content = bytearray(size)
+        view, got = memoryview(content), 0
+        while got < size:
+            self._socket.settimeout(left(deadline))
+            count = self._socket.recv_into(view[got:])
+            if not count:
+                raise ConnectionResetError("the node closed the connection")
+            got += count
+        return content
+
+
+def left(deadline: float) -> float:
+    """Seconds until then; raises TimeoutError if there are none."""
+    seconds = deadline - monotonic()
+    if seconds <= 0:
+        raise TimeoutError("no answer in time")
+    return seconds

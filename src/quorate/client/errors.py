@@ -1,0 +1,60 @@
+"""What can go wrong between a client and its cluster. Each says in one line what, where, and what to do."""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """Any of the errors below; str() is one line for a person."""
+
+
+class Unreachable(ClientError):
+    """Nobody answered as asked until the time was over."""
+
+
+class UnknownTopic(ClientError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"there is no topic {topic!r} in the cluster; create it, or mend its name")
+        self.topic = topic
+
+
+class UnknownPartition(ClientError):
+    def __init__(self, topic: str, partition: int, partitions_count: int) -> None:
+        super().__init__(
+            f"topic {topic!r} has no partition {partition}; it has {partitions_count}, counted from 0"
+        )
+
+
+class TopicReplaced(ClientError):
+    """A topic of this name was deleted and created anew: its offsets mean something else now."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} was deleted and created anew while it was being read; start again, "
+            f"with a new checkpoint if this is a streaming query"
+        )
+
+
+class OffsetOutOfRange(ClientError):
+    """The offset is not in the log: removed already, or not settled yet."""
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        super().__init__(f"offset {offset} is not in the log of {topic}-{partition}")
+        self.offset = offset
+
+
+class OffsetsMissing(ClientError):
+    """Settled offsets that were asked for are gone."""
+
+    def __init__(self, topic: str, partition: int, *, first: int, end: int) -> None:
+        super().__init__(
+            f"offsets {first} to {end - 1} of {topic}-{partition} are not in the log any more; "
+            f"start behind them, or set failOnDataLoss to false to go on without them"
+        )
+
+
+class Refused(ClientError):
+    """A node answered with an error that trying again does not mend."""
+
+
+class BadAnswer(ClientError):
+    """What a node sent is not what was asked for, or its checksum is wrong."""

@@ -1,0 +1,92 @@
+"""Exactly what lies between two offsets of a partition, or an error: never silently less.
+
+Leaders move and nodes restart meanwhile. Each answer is settled data, so that an answer of an old leader is
+true and at worst short; a short one is asked for again until no batch has come for the cluster's time-out.
+Control batches take offsets and are handed on like any other: whoever opens the batches skips them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import NamedTuple
+
+from quorate.batch import BadBatch, verify
+from quorate.client.cluster import EARLIEST, Cluster
+from quorate.client.errors import BadAnswer, OffsetOutOfRange, OffsetsMissing, Unreachable
+
+FETCH_BYTES_MAX = 4 << 20
+"""Of one answer; a batch that is larger comes alone."""
+WAIT_S = 0.5
+"""How long a leader holds a request that it cannot answer yet."""
+
+
+class Range(NamedTuple):
+    """The offsets from `first` to the one before `end`."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offsets {self.first} to {self.end - 1}"
+
+
+def batches_between(
+    cluster: Cluster, wanted: Range, *, missing_is_error: bool = True
+) -> Iterator[memoryview]:
+    """Intact record batches that together hold every offset of the range, and around its ends perhaps more.
+
+    Offsets that are not in the log any more are an OffsetsMissing, or are passed over.
+    """
+    position = wanted.first
+    deadline = monotonic() + cluster.timeout_s
+    while position < wanted.end:
+        try:
+            fetched = cluster.fetch(
+                wanted.topic, wanted.partition, position, bytes_max=FETCH_BYTES_MAX, wait_s=WAIT_S
+            )
+        except OffsetOutOfRange:
+            kept_from = _first_kept(cluster, wanted)
+            if kept_from > position:
+                position = _pass_over(wanted, position, kept_from, missing_is_error)
+                continue
+            fetched = None  # Not settled there yet: a new leader, or an old one that is behind.
+        if fetched is None or not fetched.batches:
+            if monotonic() > deadline:
+                raise Unreachable(
+                    f"{wanted}: nothing more came at offset {position} within {cluster.timeout_s:g} s; "
+                    f"is a majority of the nodes up?"
+                )
+            continue
+        for batch in fetched.batches:
+            first, end = _span(batch, wanted)
+            if first > position:
+                position = _pass_over(wanted, position, first, missing_is_error)
+            if position >= wanted.end:
+                return
+            if end > position:
+                yield batch
+                position = end
+                deadline = monotonic() + cluster.timeout_s
+
+
+def _span(batch: memoryview, wanted: Range) -> tuple[int, int]:
+    """The offsets that a batch covers, after its checksum was compared."""
+    try:
+        header = verify(batch)
+    except BadBatch as error:
+        raise BadAnswer(f"{wanted}: a batch came damaged: {error}") from error
+    return header.base_offset, header.base_offset + header.offsets_count
+
+
+def _first_kept(cluster: Cluster, wanted: Range) -> int:
+    return cluster.offsets(wanted.topic, {wanted.partition: EARLIEST})[wanted.partition] or 0
+
+
+def _pass_over(wanted: Range, position: int, to: int, missing_is_error: bool) -> int:
+    end = min(to, wanted.end)
+    if missing_is_error:
+        raise OffsetsMissing(wanted.topic, wanted.partition, first=position, end=end)
+    return end

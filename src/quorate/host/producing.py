@@ -1,0 +1,179 @@
+"""Batches of producers with ids: whether the one that arrives is the next, a repetition, or out of order.
+
+What is known of a producer is what is settled (machine/producers.py), and behind that what this leader has
+appended itself and not settled yet: its *flights*. Together they are complete once the leader's first entry
+of its own epoch is settled and its machine has applied it. What an earlier leader left in the log is settled
+then, too, and whatever is not has come through here. Until then a leader is busy. When its leadership ends,
+everybody who waits hears *unknown*, and the flights are forgotten with it: whether a batch of theirs is
+settled or cut is for the next leader to know, from its own log.
+
+A batch is judged right before the replica is told of it, with nothing in between. If it were judged on
+arrival, a later one could slip in after an earlier one was refused, and leave a hole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from quorate.core.effects import Outcome, Reply
+from quorate.machine.producers import Numbered, Producers
+
+Answer = Callable[[Reply], None]
+
+REPETITIONS_WAITING_MAX = 16
+"""Requests with the same batch that wait for one flight; more are busy."""
+
+
+class Leading(msgspec.Struct, frozen=True, gc=False):
+    """A leader as the desk must know it."""
+
+    node: int
+    epoch: int
+    first: int
+    """The first offset of its epoch."""
+    applied: int
+    """Its machine knows everything up to here."""
+
+
+class Flight:
+    """A batch that this leader has appended, until the machine knows it."""
+
+    __slots__ = ("answers", "batch", "offset")
+
+    def __init__(self, batch: Numbered, request: int, answer: Answer) -> None:
+        self.batch = batch
+        self.offset = -1
+        """Its first, once it is settled."""
+        self.answers = [(request, answer)]
+
+
+class Flights:
+    """All flights of one leadership, in the order of the log."""
+
+    __slots__ = ("_by_producer", "_epoch", "_order")
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._order: deque[Flight] = deque()
+        self._by_producer: dict[int, list[Flight]] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def of(self, producer_id: int) -> list[Flight]:
+        """Oldest first."""
+        return self._by_producer.get(producer_id, [])
+
+    def begin(self, flight: Flight) -> None:
+        self._order.append(flight)
+        self._by_producer.setdefault(flight.batch.producer_id, []).append(flight)
+
+    def refused(self, flight: Flight) -> None:
+        """The replica did not append it after all; that is said at once, so it is the newest."""
+        assert self._order[-1] is flight
+        self._order.pop()
+        flights = self._by_producer[flight.batch.producer_id]
+        flights.pop()
+        if not flights:
+            del self._by_producer[flight.batch.producer_id]
+
+    def applied(self, epoch: int, offset: int) -> None:
+        """The leader of `epoch` has applied everything up to `offset`: its machine knows those flights."""
+        if epoch != self._epoch:
+            self.forget()
+            self._epoch = epoch
+        order = self._order
+        while order and 0 <= order[0].offset <= offset:
+            producer_id = order.popleft().batch.producer_id
+            flights = self._by_producer[producer_id]
+            del flights[0]
+            if not flights:
+                del self._by_producer[producer_id]
+
+    def forget(self) -> None:
+        """The leadership is over."""
+        self._order.clear()
+        self._by_producer.clear()
+
+
+class Desk:
+    """Judges the batches of producers for one replica."""
+
+    __slots__ = ("_flights", "_known")
+
+    def __init__(self, known: Producers) -> None:
+        self._known = known
+        self._flights = Flights()
+
+    def admit(self, request: int, batch: Numbered, answer: Answer, leader: Leading) -> Answer | None:
+        """For a batch that is to be appended, whom to tell what became of it. Any other is answered here."""
+        if leader.applied < leader.first:
+            answer(Reply(request, Outcome.BUSY, epoch=leader.epoch, leader=leader.node))
+            return None
+        self._flights.applied(leader.epoch, leader.applied)
+        for flight in self._flights.of(batch.producer_id):
+            if flight.batch == batch:
+                self._join(flight, request, answer, leader)
+                return None
+        producer = self._known.get(batch.producer_id)
+        offset = producer.offset_of(batch) if producer is not None else None
+        if offset is not None:
+            answer(Reply(request, Outcome.SETTLED, offset, leader.epoch, leader.node))
+            return None
+        refusal = self._refusal(batch)
+        if refusal is not None:
+            answer(Reply(request, refusal, epoch=leader.epoch, leader=leader.node))
+            return None
+        flight = Flight(batch, request, answer)
+        self._flights.begin(flight)
+        return lambda reply: self._landed(flight, reply)
+
+    def _join(self, flight: Flight, request: int, answer: Answer, leader: Leading) -> None:
+        """The same batch again: it hears what the first hears, when the first does."""
+        if flight.offset >= 0:
+            answer(Reply(request, Outcome.SETTLED, flight.offset, leader.epoch, leader.node))
+        elif len(flight.answers) > REPETITIONS_WAITING_MAX:
+            answer(Reply(request, Outcome.BUSY, epoch=leader.epoch, leader=leader.node))
+        else:
+            flight.answers.append((request, answer))
+
+    def _refusal(self, batch: Numbered) -> Outcome | None:
+        """Why this batch is not the next one of its producer; None if it is."""
+        producer = self._known.get(batch.producer_id)
+        flights = self._flights.of(batch.producer_id)
+        if flights:
+            epoch, last = flights[-1].batch.epoch, flights[-1].batch.last
+        elif producer is not None:
+            epoch, last = producer.epoch, producer.last
+        else:
+            # A new producer starts with 0, too: its first batch may be on its way, refused here or lost with
+            # an earlier leader. Only of one that was forgotten nobody knows where it is.
+            anywhere = self._known.may_have_forgotten(batch.producer_id)
+            return None if batch.first == 0 or anywhere else Outcome.OUT_OF_ORDER
+        if batch.epoch < epoch:
+            return Outcome.FENCED
+        if batch.epoch > epoch:
+            return None if batch.first == 0 else Outcome.OUT_OF_ORDER
+        if batch.follows(last):
+            return None
+        if producer is not None and producer.has_forgotten(batch):
+            return Outcome.DUPLICATE
+        return Outcome.OUT_OF_ORDER
+
+    def _landed(self, flight: Flight, reply: Reply) -> None:
+        """What became of a flight is said to everybody who waits for it.
+
+        One that is settled stays until the machine has applied it. That may be later: others can settle an
+        entry that is not flushed here yet.
+        """
+        if reply.outcome is Outcome.SETTLED:
+            flight.offset = reply.offset
+        elif reply.outcome is Outcome.UNKNOWN:
+            self._flights.forget()
+        else:
+            self._flights.refused(flight)
+        for request, answer in flight.answers:
+            answer(reply if request == reply.request else msgspec.structs.replace(reply, request=request))

@@ -1,0 +1,141 @@
+"""What a node's connections with Kafka clients have in common: who handles which request, and who waits.
+
+A request arrives in a turn of the node and is handed to the function for its api. Produce and Fetch are driven by
+callbacks and cost no task; the rare ones that wait for the metadata group or read much are tasks of their
+connection. Whatever answers outside of a turn (a timer, a task) makes one, so that answers of all connections
+go out together at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from quorate import batch
+from quorate.core.entry import Partition, partition_of
+from quorate.kafka import fetch, metadata, offsets, produce, producer_ids, topics, versions
+from quorate.kafka.call import Call
+from quorate.machine.metadata import Topic
+from quorate.wire.cursor import BadMessage
+from quorate.wire.messages import VERSIONS, Api, is_served
+
+if TYPE_CHECKING:
+    from quorate.kafka.door import Door
+    from quorate.node import Node
+
+
+class Waiter(Protocol):
+    """Somebody who wants to hear when a partition has settled more, or has another leader."""
+
+    def woken(self, partition: Partition) -> None: ...
+
+
+class Found(NamedTuple):
+    """A partition that a client named, if it can be served here; otherwise why not."""
+
+    error: int
+    partition: Partition
+
+
+NO_PARTITION = Partition(bytes(20))
+
+
+class Broker:
+    """One for each node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.doors: set[Door] = set()
+        self.receiving_bytes = 0
+        """Of requests that have not arrived wholly, over all doors."""
+        self.metadata = metadata.MetadataCache(node)
+        self._waiting: dict[Partition, dict[Waiter, None]] = {}
+        self._woken: dict[Partition, None] = {}
+        node.watch_settled(self._settled)
+
+    def handle(self, call: Call) -> None:
+        """Raises BadMessage for what is not served."""
+        api, version = call.head.api, call.head.version
+        handler = _HANDLERS.get(api)
+        if handler is None:
+            raise BadMessage("this request is not served here")
+        if is_served(api, version):
+            handler(self, call)
+        elif api == Api.API_VERSIONS:
+            versions.answer_unsupported(call)
+        else:
+            least, greatest = VERSIONS[Api(api)]
+            raise BadMessage(f"this version is not served, only {least} to {greatest}")
+
+    def in_turn(self, act: Callable[[], None]) -> None:
+        """For timers and tasks: answers given in `act` go out with the turn's end."""
+        self.node.begin_turn()
+        act()
+        self.node.end_turn()
+
+    # --- partitions ---
+
+    def find(self, topic: Topic | None, number: int) -> Found:
+        """Where the leader is asked for: this node must be it."""
+        if topic is None or not 0 <= number < len(topic.ensembles):
+            return Found(ErrorCode.unknown_topic_or_partition, NO_PARTITION)
+        partition = partition_of(topic.id, number)
+        if not self.node.is_leader(partition):
+            return Found(ErrorCode.not_leader_or_follower, partition)
+        return Found(ErrorCode.none, partition)
+
+    def judge_epoch(self, partition: Partition, leader_epoch: int) -> int:
+        """A client that says which epoch it knows hears when that is not the leader's."""
+        if leader_epoch < 0:
+            return ErrorCode.none
+        epoch = self.node.leader_of(partition)[1] & batch.LEADER_EPOCH_MASK
+        if leader_epoch < epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.unknown_leader_epoch if leader_epoch > epoch else ErrorCode.none
+
+    # --- waiting ---
+
+    def wait(self, partition: Partition, waiter: Waiter) -> None:
+        self._waiting.setdefault(partition, {})[waiter] = None
+
+    def forget(self, partition: Partition, waiter: Waiter) -> None:
+        waiters = self._waiting.get(partition)
+        if waiters is not None:
+            waiters.pop(waiter, None)
+            if not waiters:
+                del self._waiting[partition]
+
+    def _settled(self, partition: Partition) -> None:
+        """Called in the middle of the node's work: remember it, and look when that is over."""
+        if partition not in self._waiting:
+            return
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._wake)
+        self._woken[partition] = None
+
+    def _wake(self) -> None:
+        woken, self._woken = self._woken, {}
+
+        def tell() -> None:
+            for partition in woken:
+                for waiter in tuple(self._waiting.get(partition, ())):
+                    waiter.woken(partition)
+
+        self.in_turn(tell)
+
+
+Handler = Callable[[Broker, Call], None]
+
+_HANDLERS: dict[int, Handler] = {
+    Api.PRODUCE: produce.handle,
+    Api.FETCH: fetch.handle,
+    Api.LIST_OFFSETS: offsets.handle,
+    Api.METADATA: metadata.handle,
+    Api.API_VERSIONS: versions.handle,
+    Api.CREATE_TOPICS: topics.handle_create,
+    Api.DELETE_TOPICS: topics.handle_delete,
+    Api.INIT_PRODUCER_ID: producer_ids.handle,
+}

@@ -1,0 +1,45 @@
+"""One request on its way: what was asked, and where its answer goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from quorate.wire.cursor import Buffer
+from quorate.wire.entities import make
+from quorate.wire.messages import Api, RequestHead, encode_response, response_class
+
+if TYPE_CHECKING:
+    from quorate.kafka.door import Door
+
+
+class Call:
+    """Answered once, in a turn of the node, at once or later; or abandoned, when the client is gone."""
+
+    __slots__ = ("abandon", "answer_bytes", "buffers", "door", "frame", "head", "request_bytes")
+
+    def __init__(self, door: Door, head: RequestHead, frame: Buffer) -> None:
+        self.door = door
+        self.head = head
+        self.frame: Buffer = frame
+        self.request_bytes = len(frame)
+        self.buffers: Sequence[Buffer] | None = None
+        """The answer, once there is one; empty where the client wants none."""
+        self.answer_bytes = 0
+        self.abandon: Callable[[], None] | None = None
+        """Called when nobody waits for the answer any more."""
+
+    def answer(self, buffers: Sequence[Buffer], answer_bytes: int) -> None:
+        assert self.buffers is None
+        self.buffers = buffers
+        self.answer_bytes = answer_bytes
+        self.frame = b""
+        self.abandon = None
+        self.door.answered()
+
+    def answer_with(self, values: dict[str, Any]) -> None:
+        """By kio's schema for this version; values that it has no field for are left out."""
+        api, version = Api(self.head.api), self.head.version
+        body = make(response_class(api, version), values)
+        message = encode_response(api, version, self.head.correlation, body)
+        self.answer([message], len(message))

@@ -1,0 +1,247 @@
+"""One connection of a Kafka client.
+
+A stream of requests, each behind its size. Those that came in one chunk are one turn of the node, so that what
+they write shares one flush. They are answered in the order in which they came, as clients expect, although
+they are done in any order: a request that takes long holds back the answers behind it, nothing else.
+
+Every request is copied once, out of the chunk into memory of its own, which is writable: the log stamps the
+batches in it where they lie, and keeps nothing of the chunk alive.
+
+Whoever sends what cannot be read, or asks for what is not served, is disconnected, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from quorate.kafka.broker import Broker
+from quorate.kafka.call import Call
+from quorate.node.config import BadConfig
+from quorate.wire.cursor import BadMessage, Buffer
+from quorate.wire.messages import read_head
+
+if TYPE_CHECKING:
+    from quorate.node import Node
+
+REQUEST_BYTES_MAX = 100 << 20
+"""As Kafka's socket.request.max.bytes. Nothing is allocated by a size alone."""
+UNANSWERED_COUNT_MAX = 1000
+"""A client with more requests under way than this is not listened to until some are answered."""
+UNANSWERED_BYTES_MAX = 64 << 20
+RECEIVING_BYTES_MAX = 512 << 20
+"""Of requests that have not arrived wholly, over all connections; whoever sends more then is turned away."""
+WRITE_BUFFER_HIGH_BYTES = 8 << 20
+DOORS_COUNT_MAX = 1000
+"""Clients beyond this many are turned away: descriptors are needed for files and peers, too."""
+JOIN_BYTES_MAX = 4 << 10
+"""Answers up to this size are written as one buffer: copying is cheaper than listing the pieces."""
+
+_SIZE = struct.Struct(">i")
+_SIZE_BYTES = _SIZE.size
+
+
+def guests(node: Node) -> Callable[[], asyncio.Protocol]:
+    """What a node is given to serve Kafka clients: it makes a protocol for each of their connections.
+
+    Raises BadConfig for a node without a metadata group, which is where topics are.
+    """
+    if not node.config.voters:
+        raise BadConfig("voters: Kafka clients are served only where a metadata group is; name its voters")
+    broker = Broker(node)
+    return lambda: Door(broker)
+
+
+class Door(asyncio.Protocol):
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.visitor = "somebody"
+        self._transport: asyncio.Transport | None = None
+        self._pieces: list[bytes] = []
+        """A request of which not all is here yet, and its size in front."""
+        self._pieces_bytes = 0
+        self._wanted_bytes = 0
+        self._calls: deque[Call] = deque()
+        self._unanswered_bytes = 0
+        self._outgoing: list[Buffer] = []
+        self._outgoing_bytes = 0
+        self._held_back = False
+        self._write_full = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- called by the event loop ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.visitor = f"{peer[0]}:{peer[1]}" if peer else "somebody"
+        self.broker.doors.add(self)
+        if len(self.broker.doors) > DOORS_COUNT_MAX:
+            self.broker.node.log(f"Kafka client {self.visitor}: turned away, {DOORS_COUNT_MAX} are connected")
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self.broker.doors.discard(self)
+        for task in tuple(self._tasks):
+            task.cancel()
+        for call in self._calls:
+            if call.abandon is not None:
+                call.abandon()
+        self._calls.clear()
+        self._drop_pieces()
+        self._outgoing.clear()
+
+    def data_received(self, data: bytes) -> None:
+        node = self.broker.node
+        node.begin_turn()
+        try:
+            self._split(data, self._complete(data) if self._pieces else 0)
+        except BadMessage as bad:
+            self.turn_away(str(bad))
+        self._hold_back()
+        node.end_turn()
+
+    def pause_writing(self) -> None:
+        self._write_full = True
+        self._hold_back()
+
+    def resume_writing(self) -> None:
+        self._write_full = False
+        self._hold_back()
+
+    # --- in ---
+
+    def _complete(self, data: bytes) -> int:
+        """Finish the request that is in pieces, if the rest is here; how much of the data that took."""
+        missing = self._wanted_bytes - self._pieces_bytes
+        if len(data) < missing:
+            self._keep(data, self._wanted_bytes)
+            return len(data)
+        self._pieces.append(data[:missing])
+        whole = bytearray().join(self._pieces)
+        self._drop_pieces()
+        if len(whole) > _SIZE_BYTES:
+            self._request(memoryview(whole)[_SIZE_BYTES:])
+            return missing
+        # Only now is it known how long the request is.
+        self._keep(bytes(whole), _SIZE_BYTES + self._size_at(whole, 0))
+        return missing + self._complete(data[missing:])
+
+    def _split(self, data: bytes, at: int) -> None:
+        end = len(data)
+        view = memoryview(data)
+        wanted = _SIZE_BYTES
+        while end - at >= _SIZE_BYTES and self._is_open():
+            size = self._size_at(data, at)
+            start = at + _SIZE_BYTES
+            if size > end - start:
+                wanted += size
+                break
+            at = start + size
+            self._request(bytearray(view[start:at]))
+        if at < end and self._is_open():
+            self._keep(data[at:], wanted)
+
+    def _size_at(self, data: Buffer, at: int) -> int:
+        size: int = _SIZE.unpack_from(data, at)[0]
+        if not 0 < size <= REQUEST_BYTES_MAX:
+            raise BadMessage(f"a request of {size} bytes; at most {REQUEST_BYTES_MAX} are taken")
+        return size
+
+    def _keep(self, piece: bytes, wanted_bytes: int) -> None:
+        broker = self.broker
+        if broker.receiving_bytes + len(piece) > RECEIVING_BYTES_MAX:
+            raise BadMessage(f"more than {RECEIVING_BYTES_MAX} bytes of unfinished requests are here already")
+        self._pieces.append(piece)
+        self._pieces_bytes += len(piece)
+        self._wanted_bytes = wanted_bytes
+        broker.receiving_bytes += len(piece)
+
+    def _drop_pieces(self) -> None:
+        self.broker.receiving_bytes -= self._pieces_bytes
+        self._pieces.clear()
+        self._pieces_bytes = 0
+
+    def _request(self, frame: Buffer) -> None:
+        call = Call(self, read_head(frame), frame)
+        self._calls.append(call)
+        self._unanswered_bytes += call.request_bytes
+        try:
+            self.broker.handle(call)
+        except BadMessage as bad:
+            head = call.head
+            raise BadMessage(f"request {head.api} version {head.version}: {bad}") from None
+
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _hold_back(self) -> None:
+        """Stop listening to a client that has too much under way, or does not take its answers."""
+        hold_back = (
+            self._write_full
+            or len(self._calls) > UNANSWERED_COUNT_MAX
+            or self._unanswered_bytes > UNANSWERED_BYTES_MAX
+        )
+        if hold_back == self._held_back or self._transport is None or self._transport.is_closing():
+            return
+        self._held_back = hold_back
+        if hold_back:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """A request that takes several turns: cancelled when the client goes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            context = {"message": "a request failed", "exception": task.exception()}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    # --- out ---
+
+    def answered(self) -> None:
+        """A call has its answer: let out all that nothing holds back any more, at the turn's end."""
+        calls = self._calls
+        if not calls or calls[0].buffers is None:
+            return
+        while calls and calls[0].buffers is not None:
+            call = calls.popleft()
+            assert call.buffers is not None
+            self._unanswered_bytes -= call.request_bytes
+            self._outgoing += call.buffers
+            self._outgoing_bytes += call.answer_bytes
+        if self._held_back:
+            self._hold_back()
+        self.broker.node.unflushed(self)
+
+    def flush(self) -> None:
+        outgoing = self._outgoing
+        if not outgoing:
+            return
+        if self._transport is not None and not self._transport.is_closing():
+            if len(outgoing) == 1:
+                self._transport.write(outgoing[0])
+            elif self._outgoing_bytes <= JOIN_BYTES_MAX:
+                self._transport.write(b"".join(outgoing))
+            else:
+                self._transport.writelines(outgoing)
+        self._outgoing = []
+        self._outgoing_bytes = 0
+
+    def turn_away(self, why: str) -> None:
+        """This client cannot be served further; what it was answered before is still sent."""
+        if self._is_open():
+            self.broker.node.log(f"Kafka client {self.visitor}: {why}; disconnected")
+            self.flush()
+            assert self._transport is not None
+            self._transport.close()

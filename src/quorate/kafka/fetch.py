@@ -1,0 +1,220 @@
+"""Fetch: settled entries out of the log, as they lie there; a fetch that finds nothing waits for more.
+
+Partitions are read one after the other, in the order of the request, until it has as many bytes as it may. The
+first batch that is found is sent even if it is larger: otherwise a consumer would never get past it. A batch
+is sent whole; clients skip what lies before the offset they asked for.
+
+Only a leader answers, and only what is settled. A waiting fetch is woken when one of its partitions settles
+more, and when it has another leader, which it says at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from quorate.core.entry import Partition
+from quorate.kafka.call import Call
+from quorate.storage.frame import Frame
+from quorate.wire.cursor import Buffer
+from quorate.wire.fetch import (
+    TOPIC_IDS_FROM,
+    FetchedPartition,
+    FetchedTopic,
+    FetchRequest,
+    WantedPartition,
+    encode_response,
+    parse_request,
+)
+
+if TYPE_CHECKING:
+    from quorate.kafka.broker import Broker
+
+FETCH_BYTES_MAX = 64 << 20
+"""For one answer, whatever the client would take."""
+PARTITION_BYTES_MAX = 16 << 20
+WAIT_MS_MAX = 5 * 60_000
+READ_TIMEOUT_S = 30.0
+"""A read of the disk that has not come back by then is not waited for."""
+
+
+def handle(broker: Broker, call: Call) -> None:
+    Fetching(broker, call)
+
+
+class Part:
+    """One partition of a fetch, and what was found there."""
+
+    __slots__ = ("batches", "batches_bytes", "error", "partition", "wanted")
+
+    def __init__(self, wanted: WantedPartition, error: int, partition: Partition) -> None:
+        self.wanted = wanted
+        self.error = error
+        self.partition = partition
+        self.batches: list[Buffer] = []
+        self.batches_bytes = 0
+
+
+class Fetching:
+    """One request, from when it came to when it is answered."""
+
+    def __init__(self, broker: Broker, call: Call) -> None:
+        self._broker = broker
+        self._call = call
+        self._request: FetchRequest = parse_request(call.frame, call.head.body_at, call.head.version)
+        self._bytes_max = min(self._request.bytes_max, FETCH_BYTES_MAX)
+        self._bytes_count = 0
+        self._topics = self._find_parts()
+        self._to_read = deque(part for parts in self._topics for part in parts if not part.error)
+        self._reading: Part | None = None
+        self._in_loop = False
+        self._is_waiting = False
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        wait_ms = min(self._request.wait_ms, WAIT_MS_MAX)
+        self._expired = wait_ms <= 0 or not any(self._topics)
+        call.abandon = self._end
+        self._read()
+        if not self._is_over:
+            delay_s = READ_TIMEOUT_S if self._expired else wait_ms / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
+
+    def _find_parts(self) -> list[list[Part]]:
+        broker, request = self._broker, self._request
+        image = broker.node.metadata.image
+        by_id = self._call.head.version >= TOPIC_IDS_FROM
+        topics = []
+        for asked in request.topics:
+            topic = image.by_id.get(asked.id) if by_id else image.topics.get(asked.name)
+            parts = []
+            for wanted in asked.partitions:
+                error, partition = broker.find(topic, wanted.number)
+                if topic is None and by_id:
+                    error = ErrorCode.unknown_topic_id
+                parts.append(Part(wanted, error, partition))
+            topics.append(parts)
+        return topics
+
+    # --- reading ---
+
+    def _read(self) -> None:
+        """The partitions that wait to be read, one after the other. A read from memory comes back at once."""
+        if self._in_loop:
+            return
+        self._in_loop = True
+        while self._to_read and self._reading is None:
+            self._read_part(self._to_read.popleft())
+        self._in_loop = False
+        if self._reading is None:
+            self._decide()
+
+    def _read_part(self, part: Part) -> None:
+        self._bytes_count -= part.batches_bytes
+        part.batches, part.batches_bytes = [], 0
+        part.error = self._judge(part)
+        if part.error or part.wanted.offset > self._broker.node.commit(part.partition):
+            return
+        room = min(part.wanted.bytes_max, PARTITION_BYTES_MAX, self._bytes_max - self._bytes_count)
+        if room <= 0 and self._bytes_count:
+            return
+        self._reading = part
+        got = partial(self._got, part, room)
+        self._broker.node.fetch(part.partition, part.wanted.offset, max(room, 1), got)
+
+    def _judge(self, part: Part) -> int:
+        node = self._broker.node
+        wanted, partition = part.wanted, part.partition
+        if not node.is_leader(partition):
+            return ErrorCode.not_leader_or_follower
+        error = self._broker.judge_epoch(partition, wanted.leader_epoch)
+        if error:
+            return error
+        if not node.log_base(partition) < wanted.offset <= node.head(partition) + 1:
+            return ErrorCode.offset_out_of_range
+        return ErrorCode.none
+
+    def _got(self, part: Part, room: int, frames: list[Frame], _: int) -> None:
+        if self._is_over:
+            return
+        self._reading = None
+        for frame in frames:
+            size = len(frame.payload)
+            is_first = not self._bytes_count and not part.batches
+            if not is_first and part.batches_bytes + size > room:
+                break
+            part.batches.append(frame.payload)
+            part.batches_bytes += size
+        self._bytes_count += part.batches_bytes
+        self._read()
+
+    # --- waiting ---
+
+    def _decide(self) -> None:
+        """Everything is read: enough, or wait for more?"""
+        parts = [part for parts in self._topics for part in parts]
+        enough = self._bytes_count >= min(self._request.bytes_min, self._bytes_max)
+        if enough or self._expired or any(part.error for part in parts):
+            self._answer()
+        elif not self._is_waiting:
+            self._is_waiting = True
+            for part in parts:
+                self._broker.wait(part.partition, self)
+
+    def woken(self, partition: Partition) -> None:
+        """It has settled more, or has another leader: read it again."""
+        waiting = any(part.partition == partition for part in self._to_read)
+        if not waiting:
+            self._to_read.extend(
+                part for parts in self._topics for part in parts if part.partition == partition
+            )
+        self._read()
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._reading is None:
+            self._broker.in_turn(self._answer)
+        elif not self._expired:
+            self._expired = True  # Answered when the read is done.
+            self._timer = loop.call_later(READ_TIMEOUT_S, self._expire)
+        else:
+            self._reading.error = ErrorCode.kafka_storage_error
+            self._broker.in_turn(self._answer)
+
+    # --- the answer ---
+
+    def _answer(self) -> None:
+        self._end()
+        topics = [
+            FetchedTopic(asked.name, asked.id, [self._fetched(part) for part in parts])
+            for asked, parts in zip(self._request.topics, self._topics, strict=True)
+        ]
+        head = self._call.head
+        self._call.answer(*encode_response(head.version, head.correlation, topics))
+
+    def _fetched(self, part: Part) -> FetchedPartition:
+        node, partition = self._broker.node, part.partition
+        if not part.error and not node.holds(partition):
+            part.error = ErrorCode.unknown_topic_or_partition  # Deleted meanwhile.
+        if part.error:
+            return FetchedPartition(part.wanted.number, part.error)
+        return FetchedPartition(
+            part.wanted.number,
+            ErrorCode.none,
+            node.commit(partition) + 1,
+            node.log_base(partition) + 1,
+            part.batches,
+            part.batches_bytes,
+        )
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_waiting:
+            for parts in self._topics:
+                for part in parts:
+                    self._broker.forget(part.partition, self)

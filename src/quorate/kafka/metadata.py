@@ -1,0 +1,156 @@
+"""Metadata: which nodes there are, which topics, and who leads which partition.
+
+Clients ask often, and an answer costs several microseconds a partition: answers are kept, encoded, under
+what was asked, until the image or a leader changes. Topics are never created by asking for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from quorate import batch
+from quorate.core.entry import partition_of
+from quorate.kafka.call import Call
+from quorate.machine.metadata import Topic
+from quorate.node.config import Address
+from quorate.wire.entities import make
+from quorate.wire.messages import Api, decode_request, encode_response, response_class
+
+if TYPE_CHECKING:
+    from quorate.kafka.broker import Broker
+    from quorate.node import Node
+
+CACHE_BYTES_MAX = 16 << 20
+REGISTERED_TIMEOUT_S = 5.0
+"""After that a client hears what is known, if it is little: the metadata group may be away for longer."""
+POLL_S = 0.02
+NOBODY = -1
+_HEAD = struct.Struct(">ii")
+
+
+def handle(broker: Broker, call: Call) -> None:
+    if broker.node.metadata.is_registered:
+        _answer(broker, call)
+    else:
+        call.door.run(_answer_when_registered(broker, call))
+
+
+async def _answer_when_registered(broker: Broker, call: Call) -> None:
+    """A node that has just started does not know much: what it would say might be long out of date."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + REGISTERED_TIMEOUT_S
+    while loop.time() < deadline:
+        if broker.node.metadata.is_registered:
+            break
+        await asyncio.sleep(POLL_S)
+    broker.in_turn(lambda: _answer(broker, call))
+
+
+def _answer(broker: Broker, call: Call) -> None:
+    rest = broker.metadata.answer(call)
+    head = _HEAD.pack(len(rest) + 4, call.head.correlation)
+    call.answer([head, rest], len(head) + len(rest))
+
+
+class MetadataCache:
+    """Answers without their size and correlation, by version and what was asked."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._answers: dict[tuple[int, bytes], bytes] = {}
+        self._answers_bytes = 0
+        self._of = (-1, -1, -1)
+
+    def answer(self, call: Call) -> bytes:
+        known = self._node.metadata
+        of = (known.image.version, known.leaders_version, known.controller)
+        if of != self._of or self._answers_bytes > CACHE_BYTES_MAX:
+            self._of = of
+            self._answers.clear()
+            self._answers_bytes = 0
+        asked = bytes(call.frame[call.head.body_at :])
+        key = (call.head.version, asked)
+        found = self._answers.get(key)
+        if found is None:
+            version = call.head.version
+            body = make(response_class(Api.METADATA, version), self._values(call))
+            found = encode_response(Api.METADATA, version, 0, body)[_HEAD.size :]
+            self._answers[key] = found
+            self._answers_bytes += len(found) + len(asked)
+        return found
+
+    def _values(self, call: Call) -> dict[str, Any]:
+        node, image = self._node, self._node.metadata.image
+        request = decode_request(call.frame).body
+        wanted = request.topics
+        if wanted is None or (call.head.version == 0 and not wanted):
+            topics = [self._topic(image.topics[name]) for name in sorted(image.topics)]
+        else:
+            topics = [self._wanted(topic) for topic in wanted]
+        # A node that has just started knows of nobody yet, and an answer without nodes is none to librdkafka.
+        known = {node.id: node.config.client_address}
+        known |= {info.node: Address(info.host, info.port) for info in image.nodes.values()}
+        controller = node.metadata.controller
+        nodes = [
+            {"node_id": number, "host": address.host, "port": address.port, "rack": None}
+            for number, address in sorted(known.items())
+        ]
+        return {
+            "throttle_time": timedelta(0),
+            "error_code": ErrorCode.none,
+            "brokers": nodes,
+            "cluster_id": node.config.cluster,
+            # Any node takes what is meant for the controller: name one that the client can find in any case.
+            # librdkafka would wait for minutes until it hears of one.
+            "controller_id": controller if controller in known else node.id,
+            "topics": topics,
+        }
+
+    def _wanted(self, wanted: Any) -> dict[str, Any]:
+        """By name, or by id where no name is given."""
+        image = self._node.metadata.image
+        name, topic_id = wanted.name, getattr(wanted, "topic_id", None)
+        if name is not None:
+            found, error = image.topics.get(name), ErrorCode.unknown_topic_or_partition
+        else:
+            found, error = image.by_id.get(topic_id.bytes if topic_id else b""), ErrorCode.unknown_topic_id
+        if found is not None:
+            return self._topic(found)
+        return {
+            "error_code": error,
+            "name": name,
+            "topic_id": topic_id,
+            "is_internal": False,
+            "partitions": (),
+        }
+
+    def _topic(self, topic: Topic) -> dict[str, Any]:
+        partitions = []
+        for number, ensemble in enumerate(topic.ensembles):
+            leader, epoch = self._node.leader_of(partition_of(topic.id, number))
+            replicas = tuple(member.node for member in ensemble)
+            partitions.append(
+                {
+                    "error_code": ErrorCode.none if leader else ErrorCode.leader_not_available,
+                    "partition_index": number,
+                    "leader_id": leader or NOBODY,
+                    "leader_epoch": epoch & batch.LEADER_EPOCH_MASK,
+                    "replica_nodes": replicas,
+                    # A majority settles; which of the others follow closely is the leader's own business.
+                    "isr_nodes": replicas,
+                    "offline_replicas": (),
+                }
+            )
+        return {
+            "error_code": ErrorCode.none,
+            "name": topic.name,
+            "topic_id": uuid.UUID(bytes=topic.id),
+            "is_internal": False,
+            "partitions": partitions,
+        }

@@ -1,0 +1,170 @@
+"""ListOffsets: where a partition begins and ends, and which record is the first at or after a time.
+
+A time is looked for from the start of the log, in bounded steps: batch headers say when a batch's last record
+is, and only the batch that holds the record is opened. That reads the log up to there; the index of times that
+would spare it comes with the index beside the segments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from quorate import batch
+from quorate.core.entry import Partition
+from quorate.kafka.call import Call
+from quorate.storage.frame import Frame
+from quorate.wire.cursor import Buffer
+from quorate.wire.messages import decode_request
+from quorate.wire.opening import TooLarge, opened
+
+if TYPE_CHECKING:
+    from quorate.kafka.broker import Broker
+
+LATEST = -1
+EARLIEST = -2
+GREATEST_TIME = -3
+GREATEST_TIME_FROM = 7
+"""The version that knows it."""
+OFFSET_NOT_AVAILABLE_FROM = 5
+NOWHERE = -1
+NO_TIME = -1
+STEP_BYTES = 4 << 20
+
+Place = tuple[int, int]
+"""A record's time and offset."""
+
+
+def handle(broker: Broker, call: Call) -> None:
+    request = decode_request(call.frame).body
+    call.door.run(Listing(broker, call).run(request))
+
+
+class Listing:
+    def __init__(self, broker: Broker, call: Call) -> None:
+        self._broker = broker
+        self._call = call
+
+    async def run(self, request: Any) -> None:
+        topics = []
+        for topic in request.topics:
+            partitions = [await self._answer(topic.name, wanted) for wanted in topic.partitions]
+            topics.append({"name": topic.name, "partitions": partitions})
+        values = {"throttle_time": timedelta(0), "topics": topics}
+        self._broker.in_turn(lambda: self._call.answer_with(values))
+
+    async def _answer(self, name: str, wanted: Any) -> dict[str, Any]:
+        node = self._broker.node
+        topic = node.metadata.image.topics.get(name)
+        error, partition = self._broker.find(topic, wanted.partition_index)
+        if not error:
+            error = self._broker.judge_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
+        place = (NO_TIME, NOWHERE)
+        epoch = -1
+        if not error:
+            # Asked before anything is awaited: the partition may be deleted while its log is read.
+            epoch = node.leader_of(partition)[1] & batch.LEADER_EPOCH_MASK
+            error = self._not_settled(partition, wanted.timestamp)
+        if not error:
+            error, place = await self._place(partition, wanted.timestamp)
+        return {
+            "partition_index": wanted.partition_index,
+            "error_code": ErrorCode(error),
+            "timestamp": place[0],
+            "offset": place[1],
+            "leader_epoch": epoch if not error and place[1] != NOWHERE else -1,
+        }
+
+    def _not_settled(self, partition: Partition, time_ms: int) -> int:
+        """A new leader may not know yet how much its predecessor has settled: it must not name an end."""
+        if time_ms == EARLIEST or self._broker.node.is_settled_leader(partition):
+            return ErrorCode.none
+        if self._call.head.version >= OFFSET_NOT_AVAILABLE_FROM:
+            return ErrorCode.offset_not_available
+        return ErrorCode.leader_not_available
+
+    async def _place(self, partition: Partition, time_ms: int) -> tuple[int, Place]:
+        node = self._broker.node
+        if time_ms == EARLIEST:
+            return ErrorCode.none, (NO_TIME, node.log_base(partition) + 1)
+        if time_ms == LATEST:
+            return ErrorCode.none, (NO_TIME, node.commit(partition) + 1)
+        if time_ms == GREATEST_TIME and self._call.head.version >= GREATEST_TIME_FROM:
+            return ErrorCode.none, await self._greatest(partition)
+        if time_ms < 0:
+            return ErrorCode.unsupported_version, (NO_TIME, NOWHERE)
+        return ErrorCode.none, await self._first_at(partition, time_ms)
+
+    async def _first_at(self, partition: Partition, time_ms: int) -> Place:
+        async for header, payload in self._batches(partition):
+            if header.max_timestamp >= time_ms:
+                found = await asyncio.to_thread(first_record_at, payload, time_ms)
+                if found is not None:
+                    return found
+        return (NO_TIME, NOWHERE)
+
+    async def _greatest(self, partition: Partition) -> Place:
+        """The first record with the greatest time."""
+        greatest, payload_of = NO_TIME, None
+        async for header, payload in self._batches(partition):
+            if header.max_timestamp > greatest:
+                greatest, payload_of = header.max_timestamp, payload
+        if payload_of is None:
+            return (NO_TIME, NOWHERE)
+        found = await asyncio.to_thread(first_record_at, payload_of, greatest)
+        return found or (NO_TIME, NOWHERE)
+
+    async def _batches(self, partition: Partition) -> AsyncIterator[tuple[batch.BatchHeader, Buffer]]:
+        """All that clients have written and is settled, in order."""
+        node = self._broker.node
+        if not node.holds(partition):
+            return
+        at, end = node.log_base(partition) + 1, node.commit(partition)
+        while at <= end:
+            frames = await self._frames(partition, at)
+            for frame in frames:
+                header = batch.parse_batch_header(frame.payload)
+                if not header.is_control:
+                    yield header, frame.payload
+            if not frames:
+                return  # Deleted meanwhile, or damaged and being repaired.
+            at = frames[-1].header.last + 1
+
+    async def _frames(self, partition: Partition, offset: int) -> list[Frame]:
+        found: asyncio.Future[list[Frame]] = asyncio.get_running_loop().create_future()
+
+        def got(frames: list[Frame], _: int) -> None:
+            if not found.done():
+                found.set_result(frames)
+
+        def ask() -> None:
+            if self._broker.node.holds(partition):
+                self._broker.node.fetch(partition, offset, STEP_BYTES, got)
+            else:
+                got([], 0)
+
+        self._broker.in_turn(ask)
+        return await found
+
+
+def first_record_at(payload: Buffer, time_ms: int) -> Place | None:
+    """The first record of a batch that is at or after a time. Opens the batch, compressed or not."""
+    from aiokafka.errors import KafkaError
+    from aiokafka.record.default_records import DefaultRecordBatch
+
+    try:
+        for record in DefaultRecordBatch(bytes(opened(payload))):
+            if record.timestamp is not None and record.timestamp >= time_ms:
+                return record.timestamp, record.offset
+    except TooLarge:
+        # Its start: whoever reads from there misses nothing.
+        header = batch.parse_batch_header(payload)
+        return header.max_timestamp, header.base_offset
+    except (batch.BadBatch, KafkaError, ValueError):
+        # Its checksum holds, so this is what a client wrote: nobody can read it, and no time is in it.
+        return None
+    return None

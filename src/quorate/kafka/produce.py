@@ -1,0 +1,185 @@
+"""Produce: record batches into the log.
+
+Every batch is answered when a quorum has flushed it, whatever `acks` says: acknowledged means flushed on a
+quorum, and there is no weaker choice yet. With acks=0 no response is sent, and a client whose batch was
+refused is disconnected, as Kafka does, so that it notices.
+
+A batch is looked at as far as its header; its checksum is verified, its records are not opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from quorate import batch
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Partition
+from quorate.kafka.call import Call
+from quorate.machine.metadata import Topic
+from quorate.wire.produce import PartitionAnswer, encode_response, parse_request
+
+if TYPE_CHECKING:
+    from quorate.kafka.broker import Broker
+
+ACKS_NONE = 0
+ACKS = (-1, 0, 1)
+MESSAGE_BYTES_MAX = "max.message.bytes"
+MESSAGE_BYTES_DEFAULT = 1_048_588
+"""Kafka's default."""
+TIMEOUT_MS_MAX = 5 * 60_000
+COMPRESSION_GREATEST = 4
+_MAGIC_AT = 16
+
+_ERRORS: dict[Outcome, int] = {
+    Outcome.SETTLED: ErrorCode.none,
+    Outcome.NOT_LEADER: ErrorCode.not_leader_or_follower,
+    # Rule 9: it may have been written. Retriable, and an idempotent producer's retry is recognised.
+    Outcome.UNKNOWN: ErrorCode.request_timed_out,
+    Outcome.BUSY: ErrorCode.not_enough_replicas,
+    # Retriable: the disk gets room again, or another node leads.
+    Outcome.FULL: ErrorCode.kafka_storage_error,
+    Outcome.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
+    Outcome.FENCED: ErrorCode.invalid_producer_epoch,
+    Outcome.DUPLICATE: ErrorCode.duplicate_sequence_number,
+}
+
+
+def handle(broker: Broker, call: Call) -> None:
+    Producing(broker, call)
+
+
+class Refused(Exception):
+    """A batch that cannot be taken: the error code, and why in words."""
+
+    def __init__(self, error: ErrorCode, why: str | None = None) -> None:
+        super().__init__(why)
+        self.error = error
+        self.why = why
+
+
+class Producing:
+    """One request: its batches are proposed at once, and it is answered when the last of them is decided."""
+
+    __slots__ = ("_acks", "_broker", "_call", "_missing_count", "_timer", "_topics")
+
+    def __init__(self, broker: Broker, call: Call) -> None:
+        request = parse_request(call.frame, call.head.body_at, call.head.version)
+        self._broker = broker
+        self._call = call
+        self._acks = request.acks
+        self._topics: list[tuple[str, list[PartitionAnswer]]] = []
+        self._missing_count = sum(len(topic.partitions) for topic in request.topics)
+        self._timer: asyncio.TimerHandle | None = None
+        if not self._missing_count:
+            self._finish()
+            return
+        known = broker.node.metadata.image.topics
+        for wanted in request.topics:
+            topic = known.get(wanted.name)
+            answers = [PartitionAnswer(number, -1) for number, _ in wanted.partitions]
+            self._topics.append((wanted.name, answers))
+            for place, (number, records) in enumerate(wanted.partitions):
+                try:
+                    if request.acks not in ACKS:
+                        raise Refused(ErrorCode.invalid_required_acks)
+                    self._propose(answers, place, topic, number, records)
+                except Refused as refused:
+                    answer = PartitionAnswer(number, refused.error, message=refused.why)
+                    self._decided(answers, place, answer)
+        if self._missing_count:
+            timeout_s = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX) / 1000
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+            call.abandon = self._timer.cancel
+
+    def _propose(
+        self,
+        answers: list[PartitionAnswer],
+        place: int,
+        topic: Topic | None,
+        number: int,
+        records: memoryview | None,
+    ) -> None:
+        error, partition = self._broker.find(topic, number)
+        if error:
+            raise Refused(ErrorCode(error))
+        assert topic is not None
+        if not records:
+            raise Refused(ErrorCode.invalid_record, "no record batch")
+        check_batch(records, int(topic.config.get(MESSAGE_BYTES_MAX, MESSAGE_BYTES_DEFAULT)))
+        answer = partial(self._replied, answers, place, partition)
+        self._broker.node.propose(partition, [records], answer)
+
+    def _replied(
+        self, answers: list[PartitionAnswer], place: int, partition: Partition, reply: Reply
+    ) -> None:
+        if not self._missing_count:
+            return  # Too late: the client was told that the outcome is unknown.
+        node = self._broker.node
+        error = _ERRORS[reply.outcome]
+        log_start = node.log_base(partition) + 1 if not error and node.holds(partition) else -1
+        number = answers[place].number
+        self._decided(answers, place, PartitionAnswer(number, error, reply.offset, log_start))
+
+    def _decided(self, answers: list[PartitionAnswer], place: int, answer: PartitionAnswer) -> None:
+        answers[place] = answer
+        self._missing_count -= 1
+        if not self._missing_count:
+            self._finish()
+
+    def _expire(self) -> None:
+        """Rule 9: the outcome of what is not decided yet is unknown; the error says so."""
+        for _, answers in self._topics:
+            for place, answer in enumerate(answers):
+                if answer.error == -1:
+                    answers[place] = answer._replace(error=ErrorCode.request_timed_out)
+        self._missing_count = 0
+        self._broker.in_turn(self._finish)
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        call = self._call
+        if self._acks != ACKS_NONE:
+            message = encode_response(call.head.version, call.head.correlation, self._topics)
+            call.answer([message], len(message))
+            return
+        call.answer((), 0)
+        for name, answers in self._topics:
+            for answer in answers:
+                if answer.error:
+                    where = f"{name}, partition {answer.number}"
+                    call.door.turn_away(f"a batch for {where} with acks=0 failed with error {answer.error}")
+                    return
+
+
+def check_batch(records: memoryview, bytes_max: int) -> None:
+    """One whole, intact batch of a client, not larger than its topic takes; raises Refused."""
+    size = len(records)
+    if size > bytes_max:
+        raise Refused(ErrorCode.message_too_large, f"a batch of {size} bytes; the topic takes {bytes_max}")
+    if size > _MAGIC_AT and records[_MAGIC_AT] < batch.MAGIC:
+        raise Refused(
+            ErrorCode.unsupported_for_message_format, f"message format {records[_MAGIC_AT]}; only 2 is taken"
+        )
+    if size >= batch.BATCH_MIN:
+        length = int.from_bytes(records[8:12], "big")
+        if length + batch.LENGTH_EXCLUDES < size:
+            raise Refused(ErrorCode.invalid_record, "more than one record batch for a partition")
+    try:
+        header = batch.verify(records)
+    except batch.BadBatch as bad:
+        raise Refused(ErrorCode.corrupt_message, str(bad)) from None
+    if header.is_control:
+        raise Refused(ErrorCode.invalid_record, "a control batch; clients do not write these")
+    if header.is_transactional:
+        raise Refused(ErrorCode.invalid_record, "a transactional batch; transactions are not served yet")
+    if header.record_count != header.offsets_count:
+        why = f"{header.record_count} records over {header.offsets_count} offsets"
+        raise Refused(ErrorCode.invalid_record, why)
+    if header.compression > COMPRESSION_GREATEST:
+        why = f"compression {header.compression} is unknown"
+        raise Refused(ErrorCode.unsupported_compression_type, why)

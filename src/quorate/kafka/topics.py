@@ -1,0 +1,249 @@
+"""CreateTopics and DeleteTopics: commands for the metadata group, given on any node.
+
+A new topic is answered when this node's image has it and its partitions have leaders, because clients write at
+once; or when the client's time is over, and then it is there all the same. What a topic is told in its
+configuration is honoured, or it is refused by name: a setting that is accepted and ignored is a lie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from quorate.core.entry import Partition, partition_of
+from quorate.kafka.call import Call
+from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
+from quorate.machine.metadata import Topic
+from quorate.node.metadata import BadReplication, BadTopic, NoMetadata, TopicExists, UnknownTopic
+from quorate.wire.messages import decode_request
+
+if TYPE_CHECKING:
+    from quorate.kafka.broker import Broker
+
+REPLICATION = "quorate.replication"
+REPLICATION_DEFAULT = "raft"
+MESSAGE_BYTES_LEAST = 1024
+MESSAGE_BYTES_GREATEST = 16 << 20
+NAME_MAX = 249
+POLL_S = 0.01
+LEADERS_TIMEOUT_S_MAX = 60.0
+BY_DEFAULT = -1
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+SETTLED_SETTINGS: dict[str, tuple[str, ...]] = {
+    "cleanup.policy": ("delete",),
+    "compression.type": ("producer",),
+    "message.timestamp.type": ("CreateTime",),
+    "retention.ms": ("-1",),
+    "retention.bytes": ("-1",),
+    "unclean.leader.election.enable": ("false",),
+    "flush.messages": ("1",),
+}
+"""Settings of Kafka that may say what is done here anyway, and nothing else."""
+
+
+class Refused(Exception):
+    """One topic of a request that cannot be created or deleted: the error code, and why in words."""
+
+    def __init__(self, error: ErrorCode, why: str) -> None:
+        super().__init__(why)
+        self.error = error
+        self.why = why
+
+
+# ---- creating ----
+
+
+def handle_create(broker: Broker, call: Call) -> None:
+    call.door.run(_create_all(broker, call, decode_request(call.frame).body))
+
+
+async def _create_all(broker: Broker, call: Call, request: Any) -> None:
+    deadline = asyncio.get_running_loop().time() + _seconds(request.timeout)
+    names = [topic.name for topic in request.topics]
+    answers = []
+    for wanted in request.topics:
+        try:
+            if names.count(wanted.name) > 1:
+                raise Refused(ErrorCode.invalid_request, f"{wanted.name} is there twice in one request")
+            topic = await _create(broker, wanted, validate_only=request.validate_only)
+            if not request.validate_only:
+                await _leaders_known(broker, topic, deadline)
+            answers.append(_created(topic))
+        except Refused as refused:
+            answers.append(
+                {
+                    "name": wanted.name,
+                    "topic_id": None,
+                    "error_code": refused.error,
+                    "error_message": refused.why,
+                    "configs": (),
+                }
+            )
+    values = {"throttle_time": timedelta(0), "topics": answers}
+    broker.in_turn(lambda: call.answer_with(values))
+
+
+async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
+    check_name(wanted.name)
+    config = {setting.name: setting.value or "" for setting in wanted.configs}
+    replication = config.pop(REPLICATION, REPLICATION_DEFAULT)
+    ensembles = _assigned(wanted)
+    image = broker.node.metadata.image
+    if ensembles is None:
+        if wanted.num_partitions != BY_DEFAULT and wanted.num_partitions < 1:
+            raise Refused(ErrorCode.invalid_partitions, f"{wanted.num_partitions} partitions; at least 1")
+        copies = wanted.replication_factor
+        if copies != BY_DEFAULT and not 1 <= copies <= len(image.nodes):
+            why = f"replication factor {copies}; there are {len(image.nodes)} nodes"
+            raise Refused(ErrorCode.invalid_replication_factor, why)
+    else:
+        copies = min(map(len, ensembles))
+    check_config(config, len(image.nodes) if copies == BY_DEFAULT else copies)
+    try:
+        return await broker.node.metadata.create_topic(
+            wanted.name,
+            ensembles,
+            partitions_count=wanted.num_partitions,
+            replicas_count=wanted.replication_factor,
+            replication=replication,
+            config=config,
+            validate_only=validate_only,
+        )
+    except TopicExists as error:
+        raise Refused(ErrorCode.topic_already_exists, str(error)) from None
+    except BadReplication as error:
+        raise Refused(ErrorCode.invalid_config, str(error)) from None
+    except BadTopic as error:
+        assigned = ErrorCode.invalid_replica_assignment
+        raise Refused(ErrorCode.invalid_partitions if ensembles is None else assigned, str(error)) from None
+    except NoMetadata as error:
+        # Rule 9: it may have been created.
+        raise Refused(ErrorCode.request_timed_out, str(error)) from None
+
+
+async def _leaders_known(broker: Broker, topic: Topic, deadline: float) -> None:
+    """Until every partition has a leader that this node knows of, or the client's time is over."""
+    loop = asyncio.get_running_loop()
+    missing = {partition_of(topic.id, number) for number in range(len(topic.ensembles))}
+    while True:
+        missing = {partition for partition in missing if not _can_be_written(broker, partition)}
+        if not missing or loop.time() >= deadline:
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def _can_be_written(broker: Broker, partition: Partition) -> bool:
+    """A new leader refuses producers with ids until it has settled something; of others nobody knows here."""
+    node = broker.node
+    leader, _ = node.leader_of(partition)
+    return node.is_settled_leader(partition) if leader == node.id else leader != 0
+
+
+def _assigned(wanted: Any) -> list[list[int]] | None:
+    """The ensembles that the client chose; None: it leaves that to us."""
+    if not wanted.assignments:
+        return None
+    if wanted.num_partitions != BY_DEFAULT or wanted.replication_factor != BY_DEFAULT:
+        raise Refused(
+            ErrorCode.invalid_request, "with an assignment, partitions and replication factor are both -1"
+        )
+    chosen = {given.partition_index: list(given.broker_ids) for given in wanted.assignments}
+    if sorted(chosen) != list(range(len(wanted.assignments))):
+        why = "an assignment names every partition from 0 on, each once"
+        raise Refused(ErrorCode.invalid_replica_assignment, why)
+    return [chosen[number] for number in range(len(chosen))]
+
+
+def _created(topic: Topic) -> dict[str, Any]:
+    settings = {REPLICATION: topic.replication, MESSAGE_BYTES_MAX: str(MESSAGE_BYTES_DEFAULT), **topic.config}
+    return {
+        "name": topic.name,
+        "topic_id": uuid.UUID(bytes=topic.id),
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "num_partitions": len(topic.ensembles),
+        "replication_factor": len(topic.ensembles[0]),
+        "configs": [
+            {"name": name, "value": value, "read_only": True, "config_source": 1, "is_sensitive": False}
+            for name, value in sorted(settings.items())
+        ],
+    }
+
+
+# ---- deleting ----
+
+
+def handle_delete(broker: Broker, call: Call) -> None:
+    call.door.run(_delete_all(broker, call, decode_request(call.frame).body))
+
+
+async def _delete_all(broker: Broker, call: Call, request: Any) -> None:
+    if call.head.version >= 6:
+        wanted = [(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        wanted = [(name, None) for name in request.topic_names]
+    answers = [await _delete(broker, name, topic_id) for name, topic_id in wanted]
+    values = {"throttle_time": timedelta(0), "responses": answers}
+    broker.in_turn(lambda: call.answer_with(values))
+
+
+async def _delete(broker: Broker, name: str | None, topic_id: uuid.UUID | None) -> dict[str, Any]:
+    image = broker.node.metadata.image
+    error, why = ErrorCode.none, None
+    if name is not None:
+        topic, unknown = image.topics.get(name), ErrorCode.unknown_topic_or_partition
+    else:
+        topic, unknown = image.by_id.get(topic_id.bytes if topic_id else b""), ErrorCode.unknown_topic_id
+    if topic is None:
+        error, why = unknown, f"there is no topic {name or topic_id}"
+    else:
+        name, topic_id = topic.name, uuid.UUID(bytes=topic.id)
+        try:
+            await broker.node.metadata.delete_topic(topic.id)
+        except UnknownTopic as gone:
+            error, why = unknown, str(gone)
+        except NoMetadata as none:
+            error, why = ErrorCode.request_timed_out, str(none)
+    return {"name": name, "topic_id": topic_id, "error_code": error, "error_message": why}
+
+
+# ---- what a topic may be ----
+
+
+def check_name(name: str) -> None:
+    """Kafka's rules; raises Refused."""
+    if not name or name in (".", "..") or len(name) > NAME_MAX or not _NAME.fullmatch(name):
+        why = f"{name[:NAME_MAX]!r} is no topic name: 1 to {NAME_MAX} of a-z A-Z 0-9 . _ -, not . or .."
+        raise Refused(ErrorCode.invalid_topic_exception, why)
+
+
+def check_config(config: dict[str, str], copies: int) -> None:
+    """Only what is honoured, or says what is done anyway; raises Refused."""
+    majority = copies // 2 + 1
+    for name, value in config.items():
+        if name == MESSAGE_BYTES_MAX:
+            _check_number(name, value, MESSAGE_BYTES_LEAST, MESSAGE_BYTES_GREATEST)
+        elif name == "min.insync.replicas":
+            # A majority settles, so up to that many copies are sure whatever is said here.
+            _check_number(name, value, 1, majority)
+        elif name not in SETTLED_SETTINGS:
+            raise Refused(ErrorCode.invalid_config, f"{name} is not a setting of topics here")
+        elif value not in SETTLED_SETTINGS[name]:
+            possible = " or ".join(SETTLED_SETTINGS[name])
+            raise Refused(ErrorCode.invalid_config, f"{name}={value} is not done here; only {possible}")
+
+
+def _check_number(name: str, value: str, least: int, greatest: int) -> None:
+    if not re.fullmatch(r"[0-9]{1,10}", value) or not least <= int(value) <= greatest:
+        raise Refused(ErrorCode.invalid_config, f"{name}={value}; from {least} to {greatest} is possible")
+
+
+def _seconds(timeout: timedelta) -> float:
+    return min(max(timeout.total_seconds(), 0.0), LEADERS_TIMEOUT_S_MAX)

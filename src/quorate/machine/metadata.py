@@ -1,0 +1,195 @@
+"""What the metadata group's log says: which nodes there are, which topics, and who copies which partition.
+
+Every node follows that log and holds the same image. It changes through commands, each the value of a record in
+a settled entry. A command is decided when it is settled, in the order of the log, so that two nodes that ask
+for the same name at once hear the same answer: what the image says afterwards is what happened. One that
+cannot be read, or that no longer fits, changes nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorate import batch
+from quorate.core.entry import Header, Kind, Member, Partition, partition_of
+
+METADATA_TOPIC = bytes(15) + b"\1"
+METADATA = partition_of(METADATA_TOPIC, 0)
+"""The partition that the metadata group replicates. No topic of a user has its topic id."""
+
+PRODUCER_IDS_BLOCK = 1000
+"""A node fetches so many producer ids at once."""
+PARTITIONS_COUNT_MAX = 10_000
+"""Of all topics together, for now."""
+DELETED_KEPT_MAX = 100_000
+"""Topics whose deletion is remembered: a node that was away learns from it what to remove."""
+
+REPLICATIONS: tuple[str, ...] = ("raft", "coordinated", "isr", "confirm")
+REPLICATIONS_THAT_STAND: tuple[str, ...] = ("raft",)
+
+
+class NodeInfo(msgspec.Struct, frozen=True, gc=False):
+    """Where clients reach a node, and which life of its disk it is in."""
+
+    node: int
+    incarnation: int
+    host: str
+    port: int
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """One creation of a topic. `ensembles` has the replicas of each partition, the preferred leader first."""
+
+    name: str
+    id: bytes
+    replication: str
+    ensembles: tuple[tuple[Member, ...], ...]
+    config: dict[str, str] = {}
+
+    def partitions(self) -> list[Partition]:
+        return [partition_of(self.id, number) for number in range(len(self.ensembles))]
+
+
+# --- commands ---
+
+
+class RegisterNode(msgspec.Struct, frozen=True, tag="register node"):
+    """A node says where it is to be found."""
+
+    info: NodeInfo
+
+
+class CreateTopic(msgspec.Struct, frozen=True, tag="create topic"):
+    """Settled as created if the name is free, and then the image's topic has this very id."""
+
+    topic: Topic
+
+
+class DeleteTopic(msgspec.Struct, frozen=True, tag="delete topic"):
+    id: bytes
+
+
+class TakeProducerIds(msgspec.Struct, frozen=True, tag="take producer ids"):
+    """A node takes the next block of producer ids for its clients."""
+
+    node: int
+
+
+Command = RegisterNode | CreateTopic | DeleteTopic | TakeProducerIds
+
+
+class _State(msgspec.Struct):
+    """The image as it stands in snapshots."""
+
+    nodes: dict[int, NodeInfo] = {}
+    topics: dict[str, Topic] = {}
+    deleted: dict[bytes, None] = {}
+    producer_ids: dict[int, tuple[int, int]] = {}
+    next_producer_id: int = 0
+    version: int = -1
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_decode_state: msgspec.msgpack.Decoder[_State] = msgspec.msgpack.Decoder(_State)
+
+
+def command_batch(command: Command) -> bytes:
+    """A command as what is proposed to the metadata group."""
+    return batch.encode_records([(None, _encode(command))])
+
+
+class Metadata:
+    """The image. Whoever reads it leaves it as it is: only `settle` and `restore` change it."""
+
+    __slots__ = ("_state", "by_id")
+
+    def __init__(self) -> None:
+        self._state = _State()
+        self.by_id: dict[bytes, Topic] = {}
+
+    @property
+    def nodes(self) -> dict[int, NodeInfo]:
+        return self._state.nodes
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        return self._state.topics
+
+    @property
+    def version(self) -> int:
+        """The offset of the last command that changed something."""
+        return self._state.version
+
+    def is_deleted(self, topic_id: bytes) -> bool:
+        """True only where a command said so: nothing is removed because it is missing here (rule 4)."""
+        return topic_id in self._state.deleted
+
+    def producer_ids(self, node: int, settled_at: int) -> range | None:
+        """The block that this node took with the command at that offset."""
+        at, first = self._state.producer_ids.get(node, (-1, 0))
+        return range(first, first + PRODUCER_IDS_BLOCK) if at == settled_at else None
+
+    def partitions_count(self) -> int:
+        return sum(len(topic.ensembles) for topic in self._state.topics.values())
+
+    # --- as a machine ---
+
+    def settle(self, header: Header, checksum: int, payload: bytes | bytearray | memoryview) -> None:
+        if header.kind == Kind.CONTROL:
+            return
+        try:
+            records = batch.decode_records(payload)
+            commands = [_decode_command.decode(record.value or b"") for record in records]
+        except (batch.BadBatch, msgspec.MsgspecError, RecursionError):
+            return
+        for number, command in enumerate(commands):
+            if self._apply(command, header.offset + number):
+                self._state.version = header.offset + number
+
+    def snapshot(self) -> bytes:
+        return _encode(self._state)
+
+    def restore(self, data: bytes) -> None:
+        self._state = _decode_state.decode(data)
+        self.by_id = {topic.id: topic for topic in self._state.topics.values()}
+
+    # --- commands ---
+
+    def _apply(self, command: Command, offset: int) -> bool:
+        """Whether it changed anything."""
+        if isinstance(command, CreateTopic):
+            return self._create(command.topic)
+        if isinstance(command, DeleteTopic):
+            return self._delete(command.id)
+        state = self._state
+        if isinstance(command, RegisterNode):
+            changed = state.nodes.get(command.info.node) != command.info
+            state.nodes[command.info.node] = command.info
+            return changed
+        state.producer_ids[command.node] = (offset, state.next_producer_id)
+        state.next_producer_id += PRODUCER_IDS_BLOCK
+        return True
+
+    def _create(self, topic: Topic) -> bool:
+        state = self._state
+        taken = topic.name in state.topics or topic.id in self.by_id or topic.id in state.deleted
+        too_many = self.partitions_count() + len(topic.ensembles) > PARTITIONS_COUNT_MAX
+        members = {member.node for ensemble in topic.ensembles for member in ensemble}
+        if taken or too_many or not topic.ensembles or not members.issubset(state.nodes):
+            return False
+        if len(topic.id) != len(METADATA_TOPIC) or topic.id == METADATA_TOPIC or not all(topic.ensembles):
+            return False
+        state.topics[topic.name] = self.by_id[topic.id] = topic
+        return True
+
+    def _delete(self, topic_id: bytes) -> bool:
+        topic = self.by_id.pop(topic_id, None)
+        if topic is None:
+            return False
+        state = self._state
+        del state.topics[topic.name]
+        state.deleted[topic_id] = None
+        if len(state.deleted) > DELETED_KEPT_MAX:
+            del state.deleted[next(iter(state.deleted))]
+        return True

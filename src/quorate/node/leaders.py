@@ -1,0 +1,80 @@
+"""Who leads which partition, for clients that ask any node.
+
+A node knows the leaders of the partitions that it holds itself. Where a partition is not copied to every node,
+its leader says so to the others, now and then and when it changes; nobody relies on it but clients, who ask
+again when they were sent to the wrong node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition, partition_of
+from quorate.host import Parcel
+from quorate.host.parcel import Leads
+
+if TYPE_CHECKING:
+    from quorate.node.node import Node
+
+TELL_EVERY_S = 0.25
+REPEAT_COUNT = 8
+"""Every so many times it is said although nothing changed: a node may have been away."""
+
+
+class Leaders:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._heard: dict[bytes, tuple[int, int]] = {}
+        """As other nodes say: (epoch, node)."""
+
+    def of(self, partition: Partition) -> tuple[int, int]:
+        """(node or 0, epoch)"""
+        hosted = self._node.host.hosted.get(partition)
+        if hosted is not None:
+            return hosted.replica.leader, hosted.replica.epoch
+        epoch, node = self._heard.get(partition, (0, 0))
+        return node, epoch
+
+    def heard(self, sender: int, message: Leads) -> None:
+        if not self._node.config.voters:
+            return
+        known = self._node.metadata.image.by_id
+        for partition, epoch in message.partitions:
+            if partition[:TOPIC_ID_BYTES] in known and (epoch, sender) > self._heard.get(partition, (0, 0)):
+                self._heard[partition] = (epoch, sender)
+                self._node.metadata.leaders_version += 1
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        said: tuple[tuple[bytes, int], ...] = ()
+        silent_count = 0
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            led = self._to_tell()
+            silent_count += 1
+            if led and (led != said or silent_count >= REPEAT_COUNT):
+                said, silent_count = led, 0
+                parcel = Parcel(None, Member(self._node.id, self._node.incarnation), Leads(led))
+                for peer in self._node.config.peers:
+                    self._node.send(peer, parcel)
+            self._forget_deleted()
+
+    def _to_tell(self) -> tuple[tuple[bytes, int], ...]:
+        """What is led here of partitions that not everybody holds."""
+        image = self._node.metadata.image
+        nodes_count = len(image.nodes)
+        led = []
+        for topic in image.topics.values():
+            for number, ensemble in enumerate(topic.ensembles):
+                if len(ensemble) < nodes_count:
+                    partition = partition_of(topic.id, number)
+                    if self._node.is_leader(partition):
+                        led.append((bytes(partition), self._node.host.hosted[partition].replica.epoch))
+        return tuple(led)
+
+    def _forget_deleted(self) -> None:
+        image = self._node.metadata.image
+        gone = [partition for partition in self._heard if image.is_deleted(partition[:TOPIC_ID_BYTES])]
+        for partition in gone:
+            del self._heard[partition]

@@ -1,0 +1,218 @@
+"""The metadata group as a node sees it: the image it holds, and commands that change it for everybody.
+
+A command may be given on any node. It is proposed where the group's leader is, and has happened when this
+node's own image has it. An unknown outcome is tried again: every command says what is to be, not what is to be
+added, so that the second of two changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from random import Random
+from time import monotonic
+from typing import TYPE_CHECKING, cast
+
+from quorate.core.entry import Member
+from quorate.machine.metadata import (
+    METADATA,
+    METADATA_TOPIC,
+    PARTITIONS_COUNT_MAX,
+    REPLICATIONS,
+    REPLICATIONS_THAT_STAND,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Metadata,
+    NodeInfo,
+    RegisterNode,
+    TakeProducerIds,
+    Topic,
+    command_batch,
+)
+from quorate.node.client import Client, NotWritten, OutcomeUnknown
+from quorate.node.config import parse_address
+from quorate.node.placement import place
+
+if TYPE_CHECKING:
+    from quorate.node.node import Node
+
+COMMAND_TIMEOUT_S = 10.0
+REGISTER_AGAIN_S = 0.2
+REPLICAS_COUNT = 3
+"""Copies of a partition, where nobody says how many, and as many nodes are there."""
+PARTITIONS_COUNT = 1
+
+
+class NoMetadata(Exception):
+    """The metadata group did not settle the command in time; it may yet."""
+
+
+class TopicExists(Exception):
+    """The name is taken."""
+
+
+class BadTopic(Exception):
+    """Such a topic cannot be made, and the text says why."""
+
+
+class BadReplication(BadTopic):
+    """Copies cannot agree like that, here and now."""
+
+
+class UnknownTopic(Exception):
+    """There is no such topic, or no more."""
+
+
+class MetadataClient:
+    """Everything that a node asks of the metadata group."""
+
+    def __init__(self, node: Node, rng: Random) -> None:
+        self.leaders_version = 0
+        """Rises whenever another leader of some partition is known here."""
+        self._node = node
+        self._rng = rng
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._producer_ids: Iterator[int] = iter(())
+        self._taking_ids = asyncio.Lock()
+        config = node.config
+        addresses = {node.id: parse_address(config.listen), **config.peer_addresses()}
+        self._client = Client(config.cluster, {voter: addresses[voter] for voter in config.voters})
+
+    @property
+    def image(self) -> Metadata:
+        return cast(Metadata, self._node.host.hosted[METADATA].machine)
+
+    @property
+    def controller(self) -> int:
+        """The node that leads the metadata group, as far as is known here; 0: nobody is."""
+        return self._node.host.hosted[METADATA].leader
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether clients and other nodes can know of this node."""
+        return self.image.nodes.get(self._node.id) == self._me()
+
+    def _me(self) -> NodeInfo:
+        address = self._node.config.client_address
+        return NodeInfo(self._node.id, self._node.incarnation, address.host, address.port)
+
+    async def run(self) -> None:
+        """Make this node known, and stay until cancelled."""
+        async with self._client:
+            while True:
+                try:
+                    await self.command(RegisterNode(self._me()))
+                    break
+                except NoMetadata as error:
+                    self._node.log(f"not registered yet: {error}; trying again")
+                    await asyncio.sleep(REGISTER_AGAIN_S)
+            self._node.log("registered")
+            await asyncio.get_running_loop().create_future()
+
+    # --- commands ---
+
+    async def command(self, command: Command, *, timeout_s: float = COMMAND_TIMEOUT_S) -> int:
+        """Settle it, and wait until the image here has it; its offset. Raises NoMetadata."""
+        payload = command_batch(command)
+        deadline = monotonic() + timeout_s
+        while True:
+            left_s = deadline - monotonic()
+            try:
+                settled = await self._client.propose(METADATA, [payload], timeout_s=left_s)
+                await asyncio.wait_for(self._applied(settled.offset), deadline - monotonic())
+                return settled.offset
+            except OutcomeUnknown as error:
+                if monotonic() >= deadline:
+                    raise NoMetadata(f"the metadata group does not answer: {error}") from error
+            except (NotWritten, TimeoutError) as error:
+                raise NoMetadata(f"the metadata group has no leader that answers: {error}") from error
+
+    async def create_topic(
+        self,
+        name: str,
+        ensembles: Sequence[Sequence[int]] | None = None,
+        *,
+        partitions_count: int = -1,
+        replicas_count: int = -1,
+        replication: str = "raft",
+        config: dict[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> Topic:
+        """A topic that is in the image when this returns; raises TopicExists, BadTopic, NoMetadata."""
+        image = self.image
+        if name in image.topics:
+            raise TopicExists(f"topic {name!r} is there already")
+        if replication not in REPLICATIONS_THAT_STAND:
+            known = "is not built yet" if replication in REPLICATIONS else "is unknown"
+            stand = ", ".join(REPLICATIONS_THAT_STAND)
+            raise BadReplication(f"quorate.replication={replication} {known}; this version has: {stand}")
+        if ensembles is None:
+            count = PARTITIONS_COUNT if partitions_count == -1 else partitions_count
+            if not 1 <= count <= PARTITIONS_COUNT_MAX - image.partitions_count():
+                left = PARTITIONS_COUNT_MAX - image.partitions_count()
+                raise BadTopic(f"{count} partitions; from 1 to {left} more are possible")
+            copies = min(REPLICAS_COUNT, len(image.nodes)) if replicas_count == -1 else replicas_count
+            if not 1 <= copies <= len(image.nodes):
+                raise BadTopic(f"{copies} copies of each partition; there are {len(image.nodes)} nodes")
+            ensembles = place(image, count, copies)
+        topic = Topic(name, self._new_id(), replication, self._members(image, ensembles), config or {})
+        if not validate_only:
+            await self.command(CreateTopic(topic))
+            if self.image.by_id.get(topic.id) is None:
+                if name in self.image.topics:
+                    raise TopicExists(f"topic {name!r} is there already")
+                raise NoMetadata(f"topic {name!r} was refused: too many partitions, or deleted at once")
+        return topic
+
+    def _members(self, image: Metadata, ensembles: Sequence[Sequence[int]]) -> tuple[tuple[Member, ...], ...]:
+        members = []
+        for number, nodes in enumerate(ensembles):
+            unknown = [node for node in nodes if node not in image.nodes]
+            if unknown:
+                raise BadTopic(f"partition {number}: there is no node {unknown[0]}")
+            if not nodes or len(set(nodes)) < len(nodes):
+                raise BadTopic(f"partition {number}: name at least one node, and each once")
+            members.append(tuple(Member(node, image.nodes[node].incarnation) for node in nodes))
+        return tuple(members)
+
+    def _new_id(self) -> bytes:
+        topic_id = METADATA_TOPIC
+        while topic_id == METADATA_TOPIC or topic_id == bytes(16):
+            topic_id = self._rng.getrandbits(128).to_bytes(16, "big")
+        return topic_id
+
+    async def delete_topic(self, topic_id: bytes) -> None:
+        """Raises UnknownTopic, NoMetadata."""
+        if topic_id not in self.image.by_id:
+            raise UnknownTopic(f"there is no topic with id {topic_id.hex()}")
+        await self.command(DeleteTopic(topic_id))
+
+    async def next_producer_id(self) -> int:
+        """One that no producer of this cluster ever had; raises NoMetadata."""
+        async with self._taking_ids:
+            while True:
+                for producer_id in self._producer_ids:
+                    return producer_id
+                at = await self.command(TakeProducerIds(self._node.id))
+                # None where an older command of ours, thought lost, was settled after this one.
+                self._producer_ids = iter(self.image.producer_ids(self._node.id, at) or ())
+
+    # --- what the log brings ---
+
+    def _applied(self, offset: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._node.host.hosted[METADATA].applied.offset >= offset:
+            future.set_result(None)
+        else:
+            self._waiting.append((offset, future))
+        return future
+
+    def applied(self, offset: int) -> None:
+        """The image has everything up to there."""
+        waiting, self._waiting = self._waiting, []
+        for wanted, future in waiting:
+            if wanted > offset:
+                self._waiting.append((wanted, future))
+            elif not future.done():
+                future.set_result(None)

@@ -1,0 +1,121 @@
+"""Spark on this machine, quiet and self-contained: a session for the command line, the demo and the tests.
+
+On a Spark platform none of this is needed; there a session exists already, and `format("quorate")` works in it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import TYPE_CHECKING
+
+from quorate.spark.java import find_java, java_home_for_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK = "127.0.0.1"
+SHUFFLE_PARTITIONS_COUNT = 4
+STOP_S = 30.0
+# The last two lines keep Spark from announcing that it changed the level.
+LOGGING = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{{1}}: %m%n
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+"""
+
+
+class NoSpark(Exception):
+    """One line: what is not installed, and how to install it."""
+
+
+@contextmanager
+def local_session(
+    app: str,
+    *,
+    master: str = "local[*]",
+    log_level: str = "error",
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A session that ends with the block, with all that it kept on disk. Raises NoSpark or NoJava."""
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        raise NoSpark("Spark is not installed; install it with `pip install 'quorate[local]'`")
+    with tempfile.TemporaryDirectory(prefix="quorate-spark-", ignore_cleanup_errors=True) as scratch:
+        environment = {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "JAVA_HOME": str(java_home_for_spark(find_java())),
+            "SPARK_LOCAL_IP": LOOPBACK,
+        }
+        with _environment(environment):
+            interrupted = signal.getsignal(signal.SIGINT)
+            session = _start(app, master, log_level, settings or {}, Path(scratch))
+            if current_thread() is main_thread():
+                # Spark's own handler talks with Java in the middle of whatever was being said to it.
+                signal.signal(signal.SIGINT, interrupted)
+            try:
+                yield session
+            finally:
+                _stop(session)
+
+
+def _start(app: str, master: str, log_level: str, settings: Mapping[str, str], scratch: Path) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    logging = scratch / "log4j2.properties"
+    logging.write_text(LOGGING.format(level=log_level), encoding="utf-8")
+    usual = {
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS_COUNT),
+        "spark.sql.streaming.checkpointLocation": str(scratch / "checkpoints"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.appName(app).master(master)
+    for name, value in {**usual, **settings}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(log_level.upper())
+    return session
+
+
+def _stop(session: SparkSession) -> None:
+    """From a thread of its own: the connection to Java of one that was interrupted is of no use any more."""
+    from pyspark import InheritableThread
+
+    stopping = InheritableThread(target=session.stop)
+    stopping.start()
+    stopping.join(STOP_S)
+
+
+@contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Spark reads these when it starts Java and Python workers; afterwards they are as they were."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

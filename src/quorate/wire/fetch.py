@@ -1,0 +1,289 @@
+"""Fetch by hand, in both directions: record batches are handed through as views, never copied.
+
+Request, and from which version on: replica (until 14), wait, least and greatest bytes, isolation; session id and
+epoch (7); topics: name, or id (13); partitions: number, leader epoch (9), offset, last fetched epoch (12), log
+start (5), greatest bytes; forgotten topics (7); rack (11). Response: throttle time; error, session id (7);
+topics; partitions: number, error, high watermark, last stable offset, log start (5), aborted transactions,
+preferred replica (11), records. Versions from 12 are flexible.
+
+Sessions are not kept: every response says session 0, and clients then send everything each time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quorate.batch import BATCH_MIN, LENGTH_EXCLUDES
+from quorate.wire.cursor import BadMessage, Buffer, Cursor
+from quorate.wire.messages import Api, is_flexible
+from quorate.wire.writing import NO_TAGS, array, request_head, sealed, string
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+CONSUMER = -1
+READ_UNCOMMITTED = 0
+NO_TOPIC_ID = bytes(16)
+TOPIC_IDS_FROM = 13
+
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_PARTITION = struct.Struct(">ihqq")
+_BATCH_LENGTH_AT = 8
+
+
+class WantedPartition(NamedTuple):
+    number: int
+    offset: int
+    bytes_max: int
+    leader_epoch: int = NO_EPOCH
+
+
+class WantedTopic(NamedTuple):
+    """By name below version 13, by id from there on."""
+
+    name: str
+    id: bytes
+    partitions: list[WantedPartition]
+
+
+class FetchRequest(NamedTuple):
+    wait_ms: int
+    bytes_min: int
+    bytes_max: int
+    topics: list[WantedTopic]
+    isolation: int = READ_UNCOMMITTED
+
+
+class FetchedPartition(NamedTuple):
+    """What is there from the offset on. `batches` are whole record batches, `batches_bytes` their sum."""
+
+    number: int
+    error: int
+    high_watermark: int = NO_OFFSET
+    log_start: int = NO_OFFSET
+    batches: Sequence[Buffer] = ()
+    batches_bytes: int = 0
+
+
+class FetchedTopic(NamedTuple):
+    name: str
+    id: bytes
+    partitions: list[FetchedPartition]
+
+
+# ---- the broker's side ----
+
+
+def parse_request(frame: Buffer, at: int, version: int) -> FetchRequest:
+    """The body that starts at `at`; raises BadMessage. Bytes behind it are ignored, as Kafka does."""
+    flexible = is_flexible(Api.FETCH, version)
+    cursor = Cursor(frame, at)
+    if version <= 14:
+        cursor.i32()
+    wait_ms, bytes_min, bytes_max, isolation = cursor.i32(), cursor.i32(), cursor.i32(), cursor.i8()
+    if version >= 7:
+        cursor.skip(8)
+    topics = []
+    for _ in range(_count(cursor, flexible)):
+        name, topic_id = _topic(cursor, version, flexible)
+        partitions = [_wanted(cursor, version) for _ in range(_count(cursor, flexible))]
+        if flexible:
+            cursor.skip_tags()
+        topics.append(WantedTopic(name, topic_id, partitions))
+    if version >= 7:
+        for _ in range(_count(cursor, flexible)):
+            _topic(cursor, version, flexible)
+            cursor.skip(4 * _count(cursor, flexible))
+            if flexible:
+                cursor.skip_tags()
+    if version >= 11 and cursor.string(flexible=flexible) is None:
+        raise BadMessage("the rack is null")
+    if flexible:
+        cursor.skip_tags()
+    return FetchRequest(wait_ms, bytes_min, bytes_max, topics, isolation)
+
+
+def encode_response(
+    version: int, correlation: int, topics: Sequence[FetchedTopic], error: int = 0
+) -> tuple[list[Buffer], int]:
+    """The response as buffers to be sent one after the other, its size included, and how long they are."""
+    flexible = is_flexible(Api.FETCH, version)
+    buffers: list[Buffer] = []
+    out = first = bytearray(4)
+    batches_bytes = heads_bytes = 0
+    out += _I32.pack(correlation)
+    if flexible:
+        out += NO_TAGS
+    out += bytes(4)  # throttle time
+    if version >= 7:
+        out += struct.pack(">hi", error, 0)  # session 0
+    out += array(len(topics), flexible=flexible)
+    for topic in topics:
+        out += topic.id if version >= TOPIC_IDS_FROM else string(topic.name, flexible=flexible)
+        out += array(len(topic.partitions), flexible=flexible)
+        for fetched in topic.partitions:
+            out += _fetched_head(fetched, version, flexible)
+            if fetched.batches:
+                buffers.append(out)
+                buffers += fetched.batches
+                batches_bytes += fetched.batches_bytes
+                heads_bytes += len(out)
+                out = bytearray()
+            if flexible:
+                out += NO_TAGS
+        if flexible:
+            out += NO_TAGS
+    if flexible:
+        out += NO_TAGS
+    if out:
+        buffers.append(out)
+        heads_bytes += len(out)
+    size = heads_bytes + batches_bytes
+    sealed(first, size - len(first))
+    return buffers, size
+
+
+def _fetched_head(fetched: FetchedPartition, version: int, flexible: bool) -> bytes:
+    # Nothing is transactional yet: whatever is settled is stable, and nothing was aborted.
+    parts = [
+        _PARTITION.pack(fetched.number, fetched.error, fetched.high_watermark, fetched.high_watermark),
+    ]
+    if version >= 5:
+        parts.append(_I64.pack(fetched.log_start))
+    parts.append(array(0, flexible=flexible))
+    if version >= 11:
+        parts.append(_I32.pack(-1))  # no other replica is preferred
+    parts.append(array(fetched.batches_bytes, flexible=flexible))
+    return b"".join(parts)
+
+
+def _wanted(cursor: Cursor, version: int) -> WantedPartition:
+    number = cursor.i32()
+    leader_epoch = cursor.i32() if version >= 9 else NO_EPOCH
+    offset = cursor.i64()
+    # Last fetched epoch and log start are what followers say.
+    cursor.skip((4 if version >= 12 else 0) + (8 if version >= 5 else 0))
+    bytes_max = cursor.i32()
+    if version >= 12:
+        cursor.skip_tags()
+    return WantedPartition(number, offset, bytes_max, leader_epoch)
+
+
+# ---- the client's side ----
+
+
+def encode_request(version: int, correlation: int, client_id: str | None, request: FetchRequest) -> bytearray:
+    flexible = is_flexible(Api.FETCH, version)
+    out = request_head(Api.FETCH, version, correlation, client_id, flexible=flexible)
+    if version <= 14:
+        out += _I32.pack(CONSUMER)
+    out += struct.pack(">iiib", request.wait_ms, request.bytes_min, request.bytes_max, request.isolation)
+    if version >= 7:
+        out += struct.pack(">ii", 0, -1)  # no session, and none wanted
+    out += array(len(request.topics), flexible=flexible)
+    for topic in request.topics:
+        out += topic.id if version >= TOPIC_IDS_FROM else string(topic.name, flexible=flexible)
+        out += array(len(topic.partitions), flexible=flexible)
+        for wanted in topic.partitions:
+            out += _I32.pack(wanted.number)
+            if version >= 9:
+                out += _I32.pack(wanted.leader_epoch)
+            out += _I64.pack(wanted.offset)
+            if version >= 12:
+                out += _I32.pack(NO_EPOCH)
+            if version >= 5:
+                out += _I64.pack(NO_OFFSET)
+            out += _I32.pack(wanted.bytes_max)
+            if flexible:
+                out += NO_TAGS
+        if flexible:
+            out += NO_TAGS
+    if version >= 7:
+        out += array(0, flexible=flexible)
+    if version >= 11:
+        out += string("", flexible=flexible)
+    if flexible:
+        out += NO_TAGS
+    return sealed(out)
+
+
+def parse_response(frame: Buffer, version: int) -> tuple[int, int, list[FetchedTopic]]:
+    """Correlation, error and topics of a response without its size; raises BadMessage.
+
+    Batches are views of the frame. A batch that is cut off at the end, as brokers may send, is left out.
+    """
+    flexible = is_flexible(Api.FETCH, version)
+    cursor = Cursor(frame)
+    correlation = cursor.i32()
+    if flexible:
+        cursor.skip_tags()
+    cursor.skip(4)
+    error = 0
+    if version >= 7:
+        error = cursor.i16()
+        cursor.skip(4)
+    topics = []
+    for _ in range(_count(cursor, flexible)):
+        name, topic_id = _topic(cursor, version, flexible)
+        partitions = [_parse_fetched(cursor, version, flexible) for _ in range(_count(cursor, flexible))]
+        if flexible:
+            cursor.skip_tags()
+        topics.append(FetchedTopic(name, topic_id, partitions))
+    if flexible:
+        cursor.skip_tags()
+    cursor.finish()
+    return correlation, error, topics
+
+
+def split_batches(records: memoryview) -> list[memoryview]:
+    """The whole batches that lie one behind the other in a response's records; raises BadMessage."""
+    batches = []
+    at, end = 0, len(records)
+    while end - at >= BATCH_MIN:
+        length: int = _I32.unpack_from(records, at + _BATCH_LENGTH_AT)[0]
+        size = length + LENGTH_EXCLUDES
+        if size < BATCH_MIN:
+            raise BadMessage(f"a record batch of {size} bytes is too short")
+        if size > end - at:
+            break
+        batches.append(records[at : at + size])
+        at += size
+    return batches
+
+
+def _parse_fetched(cursor: Cursor, version: int, flexible: bool) -> FetchedPartition:
+    number, error, high_watermark = cursor.i32(), cursor.i16(), cursor.i64()
+    cursor.skip(8)
+    log_start = cursor.i64() if version >= 5 else NO_OFFSET
+    for _ in range(cursor.array(flexible=flexible) or 0):
+        cursor.skip(16)
+        if flexible:
+            cursor.skip_tags()
+    if version >= 11:
+        cursor.skip(4)
+    records = cursor.records(flexible=flexible)
+    if flexible:
+        cursor.skip_tags()
+    batches = split_batches(records) if records is not None else []
+    return FetchedPartition(number, error, high_watermark, log_start, batches, sum(map(len, batches)))
+
+
+# ---- both ----
+
+
+def _topic(cursor: Cursor, version: int, flexible: bool) -> tuple[str, bytes]:
+    if version >= TOPIC_IDS_FROM:
+        return "", cursor.uuid()
+    name = cursor.string(flexible=flexible)
+    if name is None:
+        raise BadMessage("a topic without a name")
+    return name, NO_TOPIC_ID
+
+
+def _count(cursor: Cursor, flexible: bool) -> int:
+    count = cursor.array(flexible=flexible)
+    if count is None:
+        raise BadMessage("a list of topics or partitions is null")
+    return count

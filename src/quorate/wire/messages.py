@@ -1,0 +1,167 @@
+"""Every request and response that is served, in both directions, over kio's schemas.
+
+A message on the wire is a size (four bytes), a header and a body. Which header belongs to which version of
+which body is kio's knowledge; the one exception that Kafka makes, that an ApiVersions response always has
+the oldest header so that a client of any age can read it, is in its schemas too.
+"""
+
+from __future__ import annotations
+
+import io
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.response_header.v0.header import ResponseHeader as PlainResponseHeader
+from kio.serial import entity_writer
+
+from quorate.wire.cursor import BadMessage, Buffer, Cursor
+from quorate.wire.entities import entity_reader
+
+SIZE_BYTES = 4
+
+
+class Api(IntEnum):
+    """What a request asks for; the numbers are Kafka's."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+
+
+VERSIONS: dict[Api, tuple[int, int]] = {
+    # From 0: with 3 as the least, librdkafka silently stops compressing. Below 3 there are no v2 batches.
+    Api.PRODUCE: (0, 11),
+    Api.FETCH: (4, 16),
+    Api.LIST_OFFSETS: (1, 7),
+    Api.METADATA: (0, 13),
+    Api.API_VERSIONS: (0, 4),
+    Api.CREATE_TOPICS: (2, 7),
+    Api.DELETE_TOPICS: (1, 6),
+    Api.INIT_PRODUCER_ID: (0, 5),
+}
+"""The least and the greatest version of each that is served, and that is told to clients."""
+
+FLEXIBLE_FROM: dict[Api, int] = {
+    Api.PRODUCE: 9,
+    Api.FETCH: 12,
+    Api.LIST_OFFSETS: 6,
+    Api.METADATA: 9,
+    Api.API_VERSIONS: 3,
+    Api.CREATE_TOPICS: 5,
+    Api.DELETE_TOPICS: 4,
+    Api.INIT_PRODUCER_ID: 2,
+}
+"""From which version on lengths are varints and structures end with tagged fields."""
+
+
+class RequestHead(NamedTuple):
+    """A request's header, and where its body starts in the frame."""
+
+    api: int
+    version: int
+    correlation: int
+    client_id: str | None
+    body_at: int
+
+
+class Request(NamedTuple):
+    """A whole request; the body is one of kio's."""
+
+    api: Api
+    version: int
+    correlation: int
+    client_id: str | None
+    body: Any
+
+
+def is_served(api: int, version: int) -> bool:
+    least, greatest = VERSIONS.get(api, (0, -1))  # type: ignore[call-overload]
+    return bool(least <= version <= greatest)
+
+
+def is_flexible(api: Api, version: int) -> bool:
+    return version >= FLEXIBLE_FROM[api]
+
+
+def request_class(api: Api, version: int) -> type[Any]:
+    return load_request_schema(api, version)
+
+
+def response_class(api: Api, version: int) -> type[Any]:
+    return load_response_schema(api, version)
+
+
+# ---- requests ----
+
+
+def read_head(frame: Buffer) -> RequestHead:
+    """The header of a request (a frame is a message without its size). Works for any api, known or not.
+
+    An api or version that is not served may have tagged fields in its header; `body_at` is right only for
+    those that are.
+    """
+    cursor = Cursor(frame)
+    api, version, correlation = cursor.i16(), cursor.i16(), cursor.i32()
+    client_id = cursor.string(flexible=False)
+    if is_served(api, version) and is_flexible(Api(api), version):
+        cursor.skip_tags()
+    return RequestHead(api, version, correlation, client_id, cursor.at)
+
+
+def decode_request(frame: Buffer) -> Request:
+    """A request that is served, whole; raises BadMessage for any other.
+
+    Bytes behind it are ignored, as Kafka does: librdkafka leaves three there when it asks for all topics.
+    """
+    head = read_head(frame)
+    if not is_served(head.api, head.version):
+        raise BadMessage(f"request {head.api} version {head.version} is not served")
+    api = Api(head.api)
+    cursor = Cursor(frame, head.body_at)
+    body = entity_reader(request_class(api, head.version))(cursor)
+    return Request(api, head.version, head.correlation, head.client_id, body)
+
+
+def encode_request(api: Api, version: int, correlation: int, client_id: str | None, body: Any) -> bytes:
+    assert isinstance(body, request_class(api, version)), (api, version, body)
+    header = body.__header_schema__(
+        request_api_key=api, request_api_version=version, correlation_id=correlation, client_id=client_id
+    )
+    return _sealed(header, body)
+
+
+# ---- responses ----
+
+
+def encode_response(api: Api, version: int, correlation: int, body: Any) -> bytes:
+    assert isinstance(body, response_class(api, version)), (api, version, body)
+    return _sealed(body.__header_schema__(correlation_id=correlation), body)
+
+
+def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Any]:
+    """Correlation and body; raises BadMessage."""
+    schema = response_class(api, version)
+    cursor = Cursor(frame)
+    correlation = cursor.i32()
+    if schema.__header_schema__ is not PlainResponseHeader:
+        cursor.skip_tags()
+    body = entity_reader(schema)(cursor)
+    cursor.finish()
+    return correlation, body
+
+
+def _sealed(header: Any, body: Any) -> bytes:
+    buffer = io.BytesIO()
+    buffer.write(bytes(SIZE_BYTES))
+    entity_writer(type(header))(buffer, header)
+    entity_writer(type(body))(buffer, body)
+    size = buffer.tell() - SIZE_BYTES
+    buffer.seek(0)
+    buffer.write(size.to_bytes(SIZE_BYTES, "big"))
+    return buffer.getvalue()

@@ -1,0 +1,140 @@
+"""The metadata group in real processes: nodes make themselves known, and replicas come and go with topics."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from quorate.bench.cluster_processes import Cluster
+from quorate.core.entry import Member, Partition
+from quorate.machine.metadata import METADATA, Command, CreateTopic, DeleteTopic, Topic, command_batch
+from quorate.node.client import Client
+from tests.cluster.support import QUICK_RAFT, batch_of, expect_no_traceback, run
+
+pytestmark = pytest.mark.cluster
+
+SNAPSHOT_EVERY = 5
+
+
+def metadata_cluster(directory: Path, *, nodes: int = 3) -> Cluster:
+    raft = {**QUICK_RAFT, "snapshot_every": SNAPSHOT_EVERY}
+    return Cluster(directory, nodes=nodes, partitions=0, metadata_voters=3, raft=raft)
+
+
+def topic_on(name: str, *nodes: int, partitions: int = 2) -> Topic:
+    ensemble = tuple(Member(node, 1) for node in nodes)
+    return Topic(name, os.urandom(16), "raft", (ensemble,) * partitions)
+
+
+async def settle(client: Client, *commands: Command) -> None:
+    for command in commands:
+        await client.propose(METADATA, [command_batch(command)])
+
+
+async def until_registered(cluster: Cluster, client: Client) -> None:
+    async def everybody_knows_everybody() -> bool | None:
+        found = await cluster.statuses(client)
+        return all(status.registered == tuple(cluster.nodes) for status in found) or None
+
+    await cluster.until(everybody_knows_everybody, "every node to be registered")
+
+
+async def until_held(cluster: Cluster, client: Client, held: dict[int, set[Partition]]) -> None:
+    """Beside the metadata group's, these replicas and no others, and each group has a leader."""
+
+    async def just_these() -> bool | None:
+        found = {
+            status.node: {Partition(replica.partition) for replica in status.replicas if replica.leader}
+            for status in await cluster.statuses(client)
+        }
+        return all(found[node] - {METADATA} == held[node] for node in found) or None
+
+    await cluster.until(just_these, f"replicas on {list(held)}")
+
+
+def files_of(cluster: Cluster, node: int) -> list[str]:
+    partitions = cluster.nodes[node].directory / "store" / "partitions"
+    return sorted(str(path) for path in partitions.rglob("*") if path.is_file())
+
+
+def test_replicas_come_with_a_topic_and_go_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        with metadata_cluster(tmp_path, nodes=4) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await until_registered(cluster, client)
+                topic = topic_on("t", 2, 3, 4)
+                await settle(client, CreateTopic(topic))
+                partitions = topic.partitions()
+                everything = set(partitions)
+                await until_held(cluster, client, {1: set(), 2: everything, 3: everything, 4: everything})
+                assert (await client.propose(partitions[0], [batch_of(b"x")])).offset == 1
+                await settle(client, DeleteTopic(topic.id))
+                await until_held(cluster, client, {node: set() for node in cluster.nodes})
+            for process in cluster.nodes.values():
+                assert process.stop() == 0
+            assert not any(
+                topic.id.hex() in file for node in cluster.nodes for file in files_of(cluster, node)
+            )
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def test_a_node_that_was_away_follows_what_it_missed(tmp_path: Path) -> None:
+    """It is away for so long that the group's log has been cut: it learns of the deletion from a snapshot."""
+
+    async def main() -> None:
+        with metadata_cluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await until_registered(cluster, client)
+                gone, kept = topic_on("gone", 1, 2, 3), topic_on("kept", 1, 2, 3)
+                await settle(client, CreateTopic(gone), CreateTopic(kept))
+                both = {*gone.partitions(), *kept.partitions()}
+                await until_held(cluster, client, dict.fromkeys(cluster.nodes, both))
+                settled = await client.propose(kept.partitions()[0], [batch_of(b"kept")])
+                cluster.nodes[3].kill()
+                new = topic_on("new", 1, 2, 3)
+                passing = [topic_on(f"passing-{number}", 1, 2, 3, partitions=1) for number in range(4)]
+                await settle(client, DeleteTopic(gone.id), *map(CreateTopic, passing))
+                await settle(client, *(DeleteTopic(topic.id) for topic in passing), CreateTopic(new))
+                cluster.nodes[3].start()
+                left = {*kept.partitions(), *new.partitions()}
+                await until_held(cluster, client, dict.fromkeys(cluster.nodes, left))
+                await cluster.converged(client)
+                frames, _ = await client.fetch(3, kept.partitions()[0], settled.offset)
+                assert frames[0].header.offset == settled.offset
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def test_topics_are_still_there_after_every_node_was_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        with metadata_cluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await until_registered(cluster, client)
+                topic = topic_on("t", 1, 2, 3)
+                await settle(client, CreateTopic(topic))
+                held = {node: set(topic.partitions()) for node in cluster.nodes}
+                await until_held(cluster, client, held)
+                settled = [
+                    await client.propose(topic.partitions()[0], [batch_of(b"%d" % n)]) for n in range(20)
+                ]
+                for process in cluster.nodes.values():
+                    process.kill()
+                for process in cluster.nodes.values():
+                    process.start()
+                await until_held(cluster, client, held)
+                await cluster.converged(client)
+                for node in cluster.nodes:
+                    frames, _ = await client.fetch(node, topic.partitions()[0], 0)
+                    offsets = {frame.header.offset for frame in frames}
+                    assert offsets.issuperset(each.offset for each in settled)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())

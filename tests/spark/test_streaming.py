@@ -1,0 +1,148 @@
+"""format("quorate") as a stream: every offset once, over limits, restarts, replays and killed leaders."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from quorate.cli.demo_cluster import DemoCluster
+from quorate.client import Cluster
+from tests.spark.conftest import TIMEOUT_S, Topic
+from tests.spark.test_batch import numbered
+
+pytestmark = pytest.mark.cluster
+
+MakeTopic = Callable[..., Topic]
+POLL_S = 0.05
+
+
+class Sink:
+    """What batches held, by batch; one that is written again replaces the former."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[bytes]] = {}
+        self.failing = False
+
+    def write(self, frame: DataFrame, batch: int) -> None:
+        rows = [bytes(row.value) for row in frame.select("value").collect()]
+        self.batches[batch] = rows
+        if self.failing and rows:
+            raise RuntimeError("the sink was told to fail")
+
+    @property
+    def values(self) -> list[bytes]:
+        return sorted(value for rows in self.batches.values() for value in rows)
+
+
+def start(
+    spark: SparkSession, topic: Topic, sink: Sink, checkpoint: Path, *, now: bool = True, **more: str
+) -> StreamingQuery:
+    frame = spark.readStream.format("quorate").options(**topic.options(**more)).load()
+    trigger: dict[str, Any] = {"availableNow": True} if now else {"processingTime": "50 milliseconds"}
+    writer = frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(**trigger).start()
+
+
+def finish(query: StreamingQuery) -> None:
+    assert query.awaitTermination(int(TIMEOUT_S))
+    assert query.exception() is None
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {TIMEOUT_S} s for {what}"
+        time.sleep(POLL_S)
+
+
+def test_available_now_reads_everything_once_in_limited_batches(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic, sink = make_topic(3), Sink()
+    topic.produce(numbered(1_000))
+    finish(start(spark, topic, sink, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="300"))
+    assert sink.values == numbered(1_000)
+    assert len(sink.batches) == 4
+    assert max(len(rows) for rows in sink.batches.values()) <= 300
+
+
+def test_a_restarted_query_goes_on_where_it_ended(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic, sink = make_topic(2), Sink()
+    topic.produce(numbered(100))
+    finish(start(spark, topic, sink, tmp_path, startingOffsets="earliest"))
+    finish(start(spark, topic, sink, tmp_path, startingOffsets="earliest"))
+    topic.produce(numbered(50, 100))
+    finish(start(spark, topic, sink, tmp_path, startingOffsets="earliest"))
+    assert sink.values == numbered(150)
+    assert [len(rows) for _, rows in sorted(sink.batches.items()) if rows] == [100, 50]
+
+
+def test_a_failed_first_batch_is_replayed_as_it_was(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Where it began is asked for anew after the restart, and the log has moved on since."""
+    topic, sink = make_topic(), Sink()
+    topic.produce(numbered(10, 900))
+    sink.failing = True
+    query = start(spark, topic, sink, tmp_path, now=False)
+    wait_until(lambda: "Waiting" in query.status["message"], "the query to have found its beginning")
+    topic.produce(numbered(20))
+    wait_until(lambda: not query.isActive, "the query to fail")
+    assert "told to fail" in str(query.exception())
+    topic.produce(numbered(30, 20))
+    sink.failing = False
+    first = list(sink.batches[0])
+    finish(start(spark, topic, sink, tmp_path))
+    assert sink.batches[0] == first
+    assert sink.values == numbered(50), "from the end of the log as the query began, each once"
+
+
+def test_a_query_survives_its_leaders(
+    spark: SparkSession, cluster: DemoCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Leaders are killed while the producer and the query work; both go on, and nothing is lost or doubled."""
+    topic, sink = make_topic(2), Sink()
+    topic.produce(numbered(100))
+    query = start(spark, topic, sink, tmp_path, now=False, startingOffsets="earliest")
+    try:
+        wait_until(lambda: len(sink.values) == 100, "the first rows")
+        leader = leader_of(topic)
+        producing = Thread(target=topic.produce, args=(numbered(2_000, 100),))
+        producing.start()
+        cluster.kill(leader)
+        producing.join(TIMEOUT_S)
+        assert not producing.is_alive()
+        wait_until(lambda: len(sink.values) >= 2_100 or not query.isActive, "all rows")
+    finally:
+        query.stop()
+    assert query.exception() is None
+    doubled = [value for value, times in Counter(sink.values).items() if times > 1]
+    assert not doubled
+    assert sink.values == numbered(2_100)
+    assert topic.values(spark) == numbered(2_100), "a batch read afterwards finds the same"
+
+
+def leader_of(topic: Topic) -> int:
+    with Cluster(topic.bootstrap) as cluster:
+        return cluster.topics([topic.name])[topic.name].partitions[0].leader
+
+
+@pytest.mark.parametrize("trigger", ["availableNow", "processingTime"])
+def test_a_wrong_option_is_said_before_the_query_runs(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path, trigger: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    topic = make_topic()
+    with pytest.raises(PySparkException, match="not a whole number from 1"):
+        start(spark, topic, Sink(), tmp_path, now=trigger == "availableNow", maxOffsetsPerTrigger="many")

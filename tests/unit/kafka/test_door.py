@@ -1,0 +1,202 @@
+"""The stream of requests: how it may be cut, in which order it is answered, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from quorate.batch import encode_records
+from quorate.kafka import Broker, door
+from quorate.wire import fetch
+from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
+from quorate.wire.messages import Api, decode_response
+from tests.unit.kafka.harness import Connection, Served, produce_values, serve, until
+
+VERSIONS_ASKED = {"client_software_name": "test", "client_software_version": "1"}
+
+
+def waiting_fetch(correlation: int, topic: str, offset: int, wait_ms: int) -> bytes:
+    wanted = WantedTopic(topic, bytes(16), [WantedPartition(0, offset, 1 << 20)])
+    return bytes(fetch.encode_request(12, correlation, None, FetchRequest(wait_ms, 1, 1 << 20, [wanted])))
+
+
+def correlation_of(response: bytes) -> int:
+    return int.from_bytes(response[:4], "big")
+
+
+def test_requests_may_be_cut_anywhere(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            requests = b"".join(connection.request(Api.API_VERSIONS, VERSIONS_ASKED) for _ in range(3))
+            for cut in range(len(requests)):
+                await connection.send(requests[:cut])
+                await asyncio.sleep(0)
+                await connection.send(requests[cut:])
+                assert [correlation_of(await connection.receive()) for _ in range(3)] == [1, 2, 3]
+            for byte in requests:
+                await connection.send(bytes((byte,)))
+                await asyncio.sleep(0)
+            assert [correlation_of(await connection.receive()) for _ in range(3)] == [1, 2, 3]
+
+    serve(tmp_path, test)
+
+
+def test_a_request_of_many_chunks_arrives_whole(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("large", max_message_bytes=str(8 << 20))
+            batch = encode_records([(None, bytes(1000))] * 5000)
+            assert len(batch) > 4 << 20
+            answer = await connection.produce("large", batch)
+            assert (answer.error_code, answer.base_offset) == (0, 1)
+            found = await connection.fetch("large", 1, partition_bytes_max=1)
+            assert found.batches[0][61:] == batch[61:]
+
+    serve(tmp_path, test)
+
+
+def test_answers_keep_the_order_of_requests_that_are_done_in_another(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as waiting, await served.connect() as other:
+            await waiting.create("ordered")
+            quick = [waiting.request(Api.API_VERSIONS, VERSIONS_ASKED) for _ in range(2)]
+            await waiting.send(waiting_fetch(100, "ordered", 1, 60_000) + quick[0] + quick[1])
+            await other.ask(Api.API_VERSIONS, VERSIONS_ASKED)
+            assert (await other.produce("ordered", encode_records([(None, b"wake")]))).error_code == 0
+            assert [correlation_of(await waiting.receive()) for _ in range(3)] == [100, 2, 3]
+
+    serve(tmp_path, test)
+
+
+def test_what_cannot_be_read_ends_the_connection_with_a_line_in_the_log(tmp_path: Path) -> None:
+    metadata = b"\0\3\0\4\0\0\0\1\xff\xff"
+    cases = {
+        b"\x7f\xff\xff\xff": "a request of 2147483647 bytes; at most 104857600 are taken",
+        b"\0\0\0\0": "a request of 0 bytes",
+        b"\0\0\0\2\0\3": "the message ends at byte 2, inside a field",
+        b"\0\0\0\x0e" + metadata + b"\x7f\xff\xff\xff": "request 3 version 4: 2147483647 elements",
+        b"\0\0\0\x0a" + b"\0\x0a\0\0" + bytes(6): "request 10 version 0: this request is not served",
+        b"\0\0\0\x0a\0\1\0\3" + bytes(6): "request 1 version 3: this version is not served, only 4 to 16",
+    }
+
+    async def test(served: Served) -> None:
+        for content, line in cases.items():
+            async with await served.connect() as connection:
+                await connection.send(content)
+                assert await connection.is_closed()
+            assert line in served.said[-1]
+            assert served.said[-1].endswith("; disconnected")
+            assert served.said[-1].startswith("node 1: Kafka client 127.0.0.1:")
+
+    serve(tmp_path, test)
+
+
+def test_requests_before_a_bad_one_are_answered(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            good = connection.request(Api.API_VERSIONS, VERSIONS_ASKED)
+            await connection.send(good + b"\xff\xff\xff\xff")
+            assert correlation_of(await connection.receive()) == 1
+            assert await connection.is_closed()
+
+    serve(tmp_path, test)
+
+
+def test_a_client_with_too_many_requests_under_way_is_held_back_and_served(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection, await served.connect() as other:
+            await other.create("busy")
+            count = 2 * door.UNANSWERED_COUNT_MAX
+            await connection.send(b"".join(waiting_fetch(n, "busy", 1, 60_000) for n in range(count)))
+            await until(lambda: any(door._held_back for door in broker_of(served).doors))
+            assert (await other.produce("busy", encode_records([(None, b"wake")]))).error_code == 0
+            assert [correlation_of(await connection.receive()) for _ in range(count)] == list(range(count))
+            assert not any(door._held_back for door in broker_of(served).doors)
+
+    serve(tmp_path, test)
+
+
+def broker_of(served: Served) -> Broker:
+    """The one that watches this node."""
+    (watcher,) = served.node._watchers
+    broker = watcher.__self__  # type: ignore[attr-defined]
+    assert isinstance(broker, Broker)
+    return broker
+
+
+def test_a_client_that_goes_leaves_nothing_waiting(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as other:
+            await other.create("left")
+            leaving = await served.connect()
+            await leaving.send(waiting_fetch(1, "left", 1, 60_000))
+            broker = broker_of(served)
+            await until(lambda: broker._waiting)
+            async with leaving:
+                pass
+            await until(lambda: not broker._waiting)
+            assert (await other.produce("left", encode_records([(None, b"value")]))).error_code == 0
+
+    serve(tmp_path, test)
+
+
+def test_acks_0_gets_no_answer_and_a_failure_ends_the_connection(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("silent")
+            batch = encode_records([(None, b"value")])
+            await connection.send(connection.request(Api.PRODUCE, produce_values("silent", batch, acks=0)))
+            body = await connection.ask(Api.API_VERSIONS, VERSIONS_ASKED)
+            assert body.error_code == 0
+            assert len(await fetched_values(connection, "silent")) == 1
+            await connection.send(connection.request(Api.PRODUCE, produce_values("nowhere", batch, acks=0)))
+            assert await connection.is_closed()
+            assert "a batch for nowhere, partition 0 with acks=0 failed with error 3" in served.said[-1]
+
+    serve(tmp_path, test)
+
+
+async def fetched_values(connection: Connection, topic: str) -> list[bytes]:
+    found = await connection.fetch(topic, 1, wait_ms=5000)
+    return [bytes(batch) for batch in found.batches]
+
+
+def test_a_client_of_the_future_learns_what_is_served(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.send(b"\0\0\0\x0e" + b"\0\x12\0\x63\0\0\0\7\0\0" + b"tags")
+            correlation, body = decode_response(Api.API_VERSIONS, 0, await connection.receive())
+            assert correlation == 7
+            assert body.error_code == 35
+            offered = {key.api_key: (key.min_version, key.max_version) for key in body.api_keys}
+            assert offered[Api.API_VERSIONS] == (0, 4)
+            body = await connection.ask(Api.API_VERSIONS, VERSIONS_ASKED, offered[Api.API_VERSIONS][1])
+            assert body.error_code == 0
+
+    serve(tmp_path, test)
+
+
+def test_unfinished_requests_are_bounded_over_all_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "RECEIVING_BYTES_MAX", 10_000)
+    unfinished = (50_000).to_bytes(4, "big") + bytes(5990)
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as first, await served.connect() as second:
+            await first.send(unfinished)
+            broker = broker_of(served)
+            await until(lambda: broker.receiving_bytes == len(unfinished))
+            await second.send(unfinished)
+            assert await second.is_closed()
+            assert "more than 10000 bytes of unfinished requests are here already" in served.said[-1]
+        await until(lambda: not broker.doors)
+        assert broker.receiving_bytes == 0
+        async with await served.connect() as third:
+            await third.create("topic")
+            assert (await third.produce("topic", encode_records([(None, bytes(9000))]))).error_code == 0
+            assert broker.receiving_bytes == 0
+
+    serve(tmp_path, test)

@@ -1,0 +1,203 @@
+"""Fetch: what is sent, how much of it, and how long it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from quorate import batch
+from quorate.kafka import fetch as kafka_fetch
+from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
+from tests.unit.kafka.harness import Connection, Served, serve, until
+from tests.unit.kafka.test_door import broker_of
+
+LONG_MS = 60_000
+
+
+def batch_of(size: int, records: int = 1) -> bytes:
+    return batch.encode_records([(None, bytes(size))] * records)
+
+
+async def fill(connection: Connection, topic: str, *batches: bytes, partitions: int = 1) -> None:
+    assert (await connection.create(topic, partitions=partitions)).error_code == 0
+    for partition in range(partitions):
+        for content in batches:
+            assert (await connection.produce(topic, content, partition=partition)).error_code == 0
+
+
+def bases(batches: object) -> list[int]:
+    assert isinstance(batches, list)
+    return [batch.parse_batch_header(content).base_offset for content in batches]
+
+
+def test_a_fetch_inside_a_batch_gets_all_of_it(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10, 5), batch_of(10, 5))
+            assert bases((await connection.fetch("topic", 3)).batches) == [1, 6]
+            assert bases((await connection.fetch("topic", 10)).batches) == [6]
+            # The leader's own entry is a batch like any other: clients skip it by themselves.
+            assert bases((await connection.fetch("topic", 0)).batches) == [0, 1, 6]
+
+    serve(tmp_path, test)
+
+
+def test_every_version_is_answered(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10))
+            for version in range(4, 13):
+                found = await connection.fetch("topic", 1, version=version)
+                assert (found.error, found.high_watermark, len(found.batches)) == (0, 2, 1)
+            topic_id = served.node.metadata.image.topics["topic"].id
+            for version in range(13, 17):
+                for asked, error in ((topic_id, 0), (bytes(15) + b"\7", ErrorCode.unknown_topic_id)):
+                    wanted = WantedTopic("", asked, [WantedPartition(0, 1, 1000)])
+                    (found,) = await connection.fetch_all(FetchRequest(0, 1, 1000, [wanted]), version)
+                    assert found.error == error
+
+    serve(tmp_path, test)
+
+
+def test_bytes_are_bounded_but_the_first_batch_always_comes(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            size = len(batch_of(1000))
+            await fill(connection, "topic", *[batch_of(1000)] * 5, partitions=2)
+
+            async def sizes(bytes_max: int, partition_bytes_max: int) -> list[int]:
+                wanted = [WantedPartition(number, 1, partition_bytes_max) for number in range(2)]
+                request = FetchRequest(0, 1, bytes_max, [WantedTopic("topic", bytes(16), wanted)])
+                return [len(found.batches) for found in await connection.fetch_all(request)]
+
+            assert await sizes(100 * size, 100 * size) == [5, 5]
+            assert await sizes(100 * size, 2 * size) == [2, 2]
+            assert await sizes(3 * size, 2 * size) == [2, 1]
+            assert await sizes(3 * size, 100 * size) == [3, 0]
+            assert await sizes(10, 10) == [1, 0]
+            assert await sizes(100 * size, 10) == [1, 0]
+
+    serve(tmp_path, test)
+
+
+def test_offsets_outside_of_the_log_are_refused(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10))
+            assert (await connection.fetch("topic", 2)).error == 0
+            assert (await connection.fetch("topic", 3)).error == ErrorCode.offset_out_of_range
+            assert (await connection.fetch("topic", -1)).error == ErrorCode.offset_out_of_range
+            unknown = await connection.fetch("nowhere", 0, wait_ms=LONG_MS)
+            assert unknown.error == ErrorCode.unknown_topic_or_partition
+
+    serve(tmp_path, test)
+
+
+def test_another_epoch_than_the_leaders_is_told_apart(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10))
+            topic = served.node.metadata.image.topics["topic"]
+            _, epoch = served.node.leader_of(topic.partitions()[0])
+            errors = [
+                (await connection.fetch("topic", 1, leader_epoch=known)).error
+                for known in (epoch - 1, epoch, epoch + 1)
+            ]
+            assert errors == [ErrorCode.fenced_leader_epoch, 0, ErrorCode.unknown_leader_epoch]
+
+    serve(tmp_path, test)
+
+
+def test_a_waiting_fetch_is_woken_by_what_is_settled(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection, await served.connect() as other:
+            await fill(connection, "topic")
+            waiting = asyncio.ensure_future(connection.fetch("topic", 1, wait_ms=LONG_MS))
+            broker = broker_of(served)
+            await until(lambda: broker._waiting)
+            await other.produce("topic", batch_of(10))
+            found = await waiting
+            assert bases(found.batches) == [1]
+            assert found.high_watermark == 2
+            assert not broker._waiting
+
+    serve(tmp_path, test)
+
+
+def test_a_fetch_waits_for_as_many_bytes_as_it_wants(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection, await served.connect() as other:
+            await fill(connection, "topic", partitions=1)
+            size = len(batch_of(100))
+            asked = connection.fetch("topic", 1, wait_ms=LONG_MS, bytes_min=size + 1)
+            waiting = asyncio.ensure_future(asked)
+            broker = broker_of(served)
+            await until(lambda: broker._waiting)
+            await other.produce("topic", batch_of(100))
+            await until(lambda: not broker._woken)
+            assert not waiting.done()
+            await other.produce("topic", batch_of(100))
+            assert bases((await waiting).batches) == [1, 2]
+
+    serve(tmp_path, test)
+
+
+def test_a_fetch_that_waited_long_enough_is_answered_with_what_is_there(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10))
+            began = time.monotonic()
+            assert (await connection.fetch("topic", 2, wait_ms=60)).batches == []
+            assert 0.05 < time.monotonic() - began < 5
+            assert bases((await connection.fetch("topic", 1, wait_ms=60, bytes_min=10_000)).batches) == [1]
+            assert await connection.fetch_all(FetchRequest(LONG_MS, 1, 1000, [])) == []
+
+    serve(tmp_path, test)
+
+
+def test_a_fetch_of_a_topic_that_is_deleted_meanwhile_says_so(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10))
+            waiting = asyncio.ensure_future(connection.fetch("topic", 2, wait_ms=500))
+            broker = broker_of(served)
+            await until(lambda: broker._waiting)
+            topic = served.node.metadata.image.topics["topic"]
+            await served.node.metadata.delete_topic(topic.id)
+            await until(lambda: not served.node.holds(topic.partitions()[0]))
+            assert (await waiting).error == ErrorCode.unknown_topic_or_partition
+
+    serve(tmp_path, test)
+
+
+def test_another_leader_answers_a_waiting_fetch_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10))
+            waiting = asyncio.ensure_future(connection.fetch("topic", 2, wait_ms=LONG_MS))
+            broker = broker_of(served)
+            await until(lambda: broker._waiting)
+            monkeypatch.setattr(served.node, "is_leader", lambda _: False)
+            broker._settled(served.node.metadata.image.topics["topic"].partitions()[0])
+            assert (await waiting).error == ErrorCode.not_leader_or_follower
+
+    serve(tmp_path, test)
+
+
+def test_a_read_that_does_not_come_back_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10))
+            monkeypatch.setattr(served.node, "fetch", lambda *_: None)
+            monkeypatch.setattr(kafka_fetch, "READ_TIMEOUT_S", 0.03)
+            assert (await connection.fetch("topic", 1, wait_ms=10)).error == ErrorCode.kafka_storage_error
+
+    serve(tmp_path, test)

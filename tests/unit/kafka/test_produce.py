@@ -1,0 +1,203 @@
+"""Produce: what is taken, what is refused, and with which error a client hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from quorate import batch
+from quorate.core.effects import Outcome, Reply
+from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, Refused, check_batch
+from quorate.wire.messages import Api
+from tests.unit.kafka.harness import Served, produce_values, serve
+
+FINAL = (Outcome.OUT_OF_ORDER, Outcome.FENCED, Outcome.DUPLICATE)
+"""What a producer must not simply send again."""
+
+BATCH = batch.encode_records([(b"key", b"value"), (None, b"value")], 1000)
+
+
+def error_of(content: bytes, bytes_max: int = MESSAGE_BYTES_DEFAULT) -> ErrorCode:
+    with pytest.raises(Refused) as refused:
+        check_batch(memoryview(content), bytes_max)
+    return refused.value.error
+
+
+def changed(content: bytes, at: int, byte: int) -> bytes:
+    return content[:at] + bytes((byte,)) + content[at + 1 :]
+
+
+def signed(header: dict[str, int]) -> bytes:
+    """The batch with another header, and a checksum that fits it."""
+    fields = batch.parse_batch_header(BATCH)._replace(**header)
+    content = batch.BATCH_HEADER.pack(*fields) + BATCH[batch.BATCH_MIN :]
+    crc = crc32c(content[batch.HEAD_BYTES :])
+    return batch.BATCH_HEADER.pack(*fields._replace(crc=crc)) + BATCH[batch.BATCH_MIN :]
+
+
+def test_an_intact_batch_is_taken() -> None:
+    check_batch(memoryview(BATCH), len(BATCH))
+    check_batch(memoryview(signed({"attributes": 4})), len(BATCH))
+
+
+def test_batches_are_refused_for_what_is_wrong_with_them() -> None:
+    assert error_of(BATCH, len(BATCH) - 1) == ErrorCode.message_too_large
+    assert error_of(changed(BATCH, 16, 1)) == ErrorCode.unsupported_for_message_format
+    assert error_of(changed(BATCH, 16, 3)) == ErrorCode.corrupt_message
+    assert error_of(BATCH[:-1]) == ErrorCode.corrupt_message
+    assert error_of(BATCH[:20]) == ErrorCode.corrupt_message
+    assert error_of(BATCH + BATCH) == ErrorCode.invalid_record
+    assert error_of(changed(BATCH, len(BATCH) - 2, 7)) == ErrorCode.corrupt_message
+    assert error_of(signed({"attributes": batch.CONTROL})) == ErrorCode.invalid_record
+    assert error_of(signed({"attributes": batch.TRANSACTIONAL})) == ErrorCode.invalid_record
+    assert error_of(signed({"attributes": 5})) == ErrorCode.unsupported_compression_type
+    assert error_of(signed({"record_count": 1})) == ErrorCode.invalid_record
+    assert error_of(signed({"last_offset_delta": 7})) == ErrorCode.invalid_record
+
+
+def test_offsets_count_up_and_the_batch_is_kept_as_it_came(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            for version in (3, 5, 8, 9, 11):
+                answer = await connection.produce("topic", BATCH, version=version)
+                assert answer.error_code == 0
+                assert getattr(answer, "log_start_offset", 0) == 0
+            assert answer.base_offset == 1 + 4 * 2
+            found = await connection.fetch("topic", 1)
+            assert [batch.parse_batch_header(kept).base_offset for kept in found.batches] == [1, 3, 5, 7, 9]
+            assert all(kept[batch.HEAD_BYTES :] == BATCH[batch.HEAD_BYTES :] for kept in found.batches)
+
+    serve(tmp_path, test)
+
+
+def test_each_partition_of_a_request_is_answered_for_itself(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic", partitions=2)
+            values = produce_values("topic", BATCH)
+            values["topic_data"][0]["partition_data"] = [
+                {"index": 1, "records": BATCH},
+                {"index": 2, "records": BATCH},
+                {"index": 0, "records": BATCH[:-1]},
+                {"index": 0, "records": None},
+                {"index": -1, "records": BATCH},
+            ]
+            values["topic_data"].append(
+                {"name": "nowhere", "partition_data": [{"index": 0, "records": BATCH}]}
+            )
+            body = await connection.ask(Api.PRODUCE, values)
+            errors = [
+                (part.index, part.error_code)
+                for topic in body.responses
+                for part in topic.partition_responses
+            ]
+            unknown = ErrorCode.unknown_topic_or_partition
+            corrupt, invalid = ErrorCode.corrupt_message, ErrorCode.invalid_record
+            assert errors == [(1, 0), (2, unknown), (0, corrupt), (0, invalid), (-1, unknown), (0, unknown)]
+            assert body.responses[0].partition_responses[2].error_message is not None
+
+    serve(tmp_path, test)
+
+
+def test_acks_that_do_not_exist_and_requests_without_batches(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            answer = await connection.produce("topic", BATCH, acks=2)
+            assert answer.error_code == ErrorCode.invalid_required_acks
+            values = produce_values("topic", BATCH)
+            values["topic_data"] = []
+            assert (await connection.ask(Api.PRODUCE, values)).responses == ()
+
+    serve(tmp_path, test)
+
+
+def test_a_producers_batch_that_comes_again_is_answered_and_not_appended_again(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+
+            async def send(sequence: int, epoch: int = 0) -> tuple[int, int]:
+                content = batch.encode_records(
+                    [(None, b"value")], producer_id=9, producer_epoch=epoch, base_sequence=sequence
+                )
+                answer = await connection.produce("topic", content)
+                return answer.error_code, answer.base_offset
+
+            assert [await send(0), await send(1), await send(1), await send(0)] == [
+                (0, 1),
+                (0, 2),
+                (0, 2),
+                (0, 1),
+            ]
+            assert await send(5) == (ErrorCode.out_of_order_sequence_number, -1)
+            assert await send(0, epoch=1) == (0, 3)
+            assert await send(2) == (ErrorCode.invalid_producer_epoch, -1)
+            assert (await connection.fetch("topic", 1)).high_watermark == 4
+
+    serve(tmp_path, test)
+
+
+def test_requests_of_one_chunk_are_all_written(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            values = produce_values("topic", BATCH)
+            await connection.send(b"".join(connection.request(Api.PRODUCE, values) for _ in range(100)))
+            for _ in range(100):
+                await connection.receive()
+            assert (await connection.fetch("topic", 1)).high_watermark == 1 + 200
+
+    serve(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (Outcome.NOT_LEADER, ErrorCode.not_leader_or_follower),
+        (Outcome.UNKNOWN, ErrorCode.request_timed_out),
+        (Outcome.BUSY, ErrorCode.not_enough_replicas),
+        (Outcome.FULL, ErrorCode.kafka_storage_error),
+        (Outcome.OUT_OF_ORDER, ErrorCode.out_of_order_sequence_number),
+        (Outcome.FENCED, ErrorCode.invalid_producer_epoch),
+        (Outcome.DUPLICATE, ErrorCode.duplicate_sequence_number),
+    ],
+)
+def test_every_outcome_has_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, error: ErrorCode
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            reply = Reply(1, outcome)
+            monkeypatch.setattr(served.node, "propose", lambda _, __, answer: answer(reply))
+            answer = await connection.produce("topic", BATCH)
+            assert (answer.error_code, answer.base_offset) == (error, -1)
+            assert error.retriable == (outcome not in FINAL)
+
+    serve(tmp_path, test)
+
+
+def test_what_is_not_settled_in_time_is_unknown_and_a_late_reply_is_harmless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            replies: list[Callable[[Reply], None]] = []
+            with monkeypatch.context() as patch:
+                patch.setattr(served.node, "propose", lambda _, __, answer: replies.append(answer))
+                values = produce_values("topic", BATCH) | {"timeout": timedelta(milliseconds=30)}
+                body = await connection.ask(Api.PRODUCE, values)
+            answer = body.responses[0].partition_responses[0]
+            assert answer.error_code == ErrorCode.request_timed_out
+            replies[0](Reply(1, Outcome.SETTLED, 5))
+            assert (await connection.produce("topic", BATCH)).error_code == 0
+
+    serve(tmp_path, test)

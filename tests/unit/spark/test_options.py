@@ -1,0 +1,77 @@
+"""The options of format("quorate"): what they mean, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.client.records import COLUMN_NAMES
+from quorate.spark.options import WrongOption, parse_options
+
+LEAST = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "events"}
+
+
+def test_the_least_that_is_needed() -> None:
+    options = parse_options(LEAST)
+    assert options.bootstrap == "localhost:9092"
+    assert options.topics == ("events",)
+    assert options.starting is None
+    assert options.ending == "latest"
+    assert options.offsets_per_trigger_max is None
+    assert options.fail_on_data_loss
+    assert options.columns == tuple(name for name in COLUMN_NAMES if name != "headers")
+    assert options.timeout_s == 60.0
+
+
+def test_short_names_and_any_case() -> None:
+    options = parse_options({"BOOTSTRAP": "a:1,b:2", "topic": "x, y", "maxoffsetspertrigger": "10"})
+    assert options.bootstrap == "a:1,b:2"
+    assert options.topics == ("x", "y")
+    assert options.offsets_per_trigger_max == 10
+
+
+def test_offsets_are_names_json_or_times() -> None:
+    assert parse_options(LEAST | {"startingOffsets": "Earliest"}).starting == "earliest"
+    assert parse_options(LEAST | {"startingOffsets": '{"events": {"0": 5, "1": -2}}'}).starting == {
+        "events": {0: 5, 1: -2}
+    }
+    assert parse_options(LEAST | {"startingTimestamp": "1700000000000"}).starting == 1_700_000_000_000
+    assert parse_options(LEAST | {"endingTimestamp": "0"}).ending == 0
+
+
+def test_columns_are_kept_in_the_order_asked_for() -> None:
+    assert parse_options(LEAST | {"columns": "offset, key"}).columns == ("offset", "key")
+    assert parse_options(LEAST | {"includeHeaders": "true"}).columns == COLUMN_NAMES
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kafka.bootstrap.servers": ""}, "'kafka.bootstrap.servers' is missing"),
+        ({"kafka.bootstrap.servers": "localhost"}, "'localhost' is no address"),
+        ({"bootstrap": "other:1"}, "say different things"),
+        ({"subscribe": ""}, "'subscribe' is missing"),
+        ({"subscribe": ","}, "names no topic"),
+        ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
+        ({"kafka.security.protocol": "SSL"}, "no option 'kafka.security.protocol'"),
+        ({"startingOffsets": "first"}, "'first' is not earliest, latest, or offsets"),
+        ({"startingOffsets": '{"events": 5}'}, "is not earliest"),
+        ({"startingOffsets": '{"events": {"0": -3}}'}, "is not earliest"),
+        ({"startingOffsets": '{"events": {"x": 3}}'}, "is not earliest"),
+        ({"startingOffsets": '{"events": {"0": true}}'}, "is not earliest"),
+        ({"startingOffsets": "latest", "startingTimestamp": "5"}, "exclude each other"),
+        ({"endingTimestamp": "yesterday"}, "no time in milliseconds"),
+        ({"maxOffsetsPerTrigger": "0"}, "not a whole number from 1"),
+        ({"minPartitions": "1.5"}, "not a whole number from 1"),
+        ({"failOnDataLoss": "yes"}, "neither true nor false"),
+        ({"timeoutSeconds": "-1"}, "not a number of seconds"),
+        ({"timeoutSeconds": "nan"}, "not a number of seconds"),
+        ({"columns": "kye"}, "no column 'kye'"),
+        ({"columns": ","}, "names no column"),
+        ({"provider": "quorate"}, "CREATE TEMPORARY VIEW"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(given: dict[str, str], said: str) -> None:
+    with pytest.raises(WrongOption) as raised:
+        parse_options(LEAST | given)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
