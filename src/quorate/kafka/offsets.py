@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from quorate import batch
 from quorate.core.entry import Partition
 from quorate.kafka.call import Call
+from quorate.kafka.fetch import READ_TIMEOUT_S
 from quorate.storage.frame import Frame
 from quorate.wire.cursor import Buffer
 from quorate.wire.messages import decode_request
@@ -70,7 +71,10 @@ class Listing:
             epoch = node.leader_of(partition)[1] & batch.LEADER_EPOCH_MASK
             error = self._not_settled(partition, wanted.timestamp)
         if not error:
-            error, place = await self._place(partition, wanted.timestamp)
+            try:
+                error, place = await self._place(partition, wanted.timestamp)
+            except TimeoutError:
+                error = ErrorCode.kafka_storage_error
         return {
             "partition_index": wanted.partition_index,
             "error_code": ErrorCode(error),
@@ -148,7 +152,8 @@ class Listing:
                 got([], 0)
 
         self._broker.in_turn(ask)
-        return await found
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            return await found
 
 
 def first_record_at(payload: Buffer, time_ms: int) -> Place | None:

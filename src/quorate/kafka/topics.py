@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,14 @@ from quorate.core.entry import Partition, partition_of
 from quorate.kafka.call import Call
 from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
 from quorate.machine.metadata import Topic
-from quorate.node.metadata import BadReplication, BadTopic, NoMetadata, TopicExists, UnknownTopic
+from quorate.node.metadata import (
+    REPLICAS_COUNT,
+    BadReplication,
+    BadTopic,
+    NoMetadata,
+    TopicExists,
+    UnknownTopic,
+)
 from quorate.wire.messages import decode_request
 
 if TYPE_CHECKING:
@@ -30,9 +38,12 @@ REPLICATION_DEFAULT = "raft"
 MESSAGE_BYTES_LEAST = 1024
 MESSAGE_BYTES_GREATEST = 16 << 20
 NAME_MAX = 249
+WHY_MAX = 1000
 POLL_S = 0.01
 LEADERS_TIMEOUT_S_MAX = 60.0
 BY_DEFAULT = -1
+NOT_REGISTERED = "this node does not know its cluster yet: ask another, or ask again"
+"""Said with an error that clients try again after."""
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -54,7 +65,8 @@ class Refused(Exception):
     def __init__(self, error: ErrorCode, why: str) -> None:
         super().__init__(why)
         self.error = error
-        self.why = why
+        # It quotes the client, and a string of the older versions has room for 32 KiB.
+        self.why = why[:WHY_MAX]
 
 
 # ---- creating ----
@@ -66,11 +78,14 @@ def handle_create(broker: Broker, call: Call) -> None:
 
 async def _create_all(broker: Broker, call: Call, request: Any) -> None:
     deadline = asyncio.get_running_loop().time() + _seconds(request.timeout)
-    names = [topic.name for topic in request.topics]
+    knows_cluster = await broker.until_registered(_seconds(request.timeout))
+    times_named = Counter(topic.name for topic in request.topics)
     answers = []
     for wanted in request.topics:
         try:
-            if names.count(wanted.name) > 1:
+            if not knows_cluster:
+                raise Refused(ErrorCode.not_controller, NOT_REGISTERED)
+            if times_named[wanted.name] > 1:
                 raise Refused(ErrorCode.invalid_request, f"{wanted.name} is there twice in one request")
             topic = await _create(broker, wanted, validate_only=request.validate_only)
             if not request.validate_only:
@@ -105,7 +120,7 @@ async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
             raise Refused(ErrorCode.invalid_replication_factor, why)
     else:
         copies = min(map(len, ensembles))
-    check_config(config, len(image.nodes) if copies == BY_DEFAULT else copies)
+    check_config(config, min(REPLICAS_COUNT, len(image.nodes)) if copies == BY_DEFAULT else copies)
     try:
         return await broker.node.metadata.create_topic(
             wanted.name,
@@ -189,7 +204,11 @@ async def _delete_all(broker: Broker, call: Call, request: Any) -> None:
         wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         wanted = [(name, None) for name in request.topic_names]
-    answers = [await _delete(broker, name, topic_id) for name, topic_id in wanted]
+    if await broker.until_registered(_seconds(request.timeout)):
+        answers = [await _delete(broker, name, topic_id) for name, topic_id in wanted]
+    else:
+        error = {"error_code": ErrorCode.not_controller, "error_message": NOT_REGISTERED}
+        answers = [{"name": name, "topic_id": topic_id, **error} for name, topic_id in wanted]
     values = {"throttle_time": timedelta(0), "responses": answers}
     broker.in_turn(lambda: call.answer_with(values))
 

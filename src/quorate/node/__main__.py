@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ from quorate.storage.real_disk import DirectoryInUse
 EXIT_STOPPED = 0
 EXIT_FAILED = 1
 EXIT_NOT_STARTED = 2
+DESCRIPTORS_COUNT = 10_000
 
 
 def main(
@@ -73,8 +75,17 @@ def run_node(node: Node, *, stop_with_stdin: bool = False) -> None:
             loop.add_reader(sys.stdin, lambda: None if os.read(sys.stdin.fileno(), 4096) else node.stop())
         await node.run()
 
+    have_descriptors()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(until_signalled())
+
+
+def have_descriptors() -> None:
+    """Connections and files need more of them than a shell gives by itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_COUNT if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_COUNT, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def complain(what: str, status: int) -> int:

@@ -156,6 +156,10 @@ class MetadataClient:
             if not 1 <= copies <= len(image.nodes):
                 raise BadTopic(f"{copies} copies of each partition; there are {len(image.nodes)} nodes")
             ensembles = place(image, count, copies)
+        elif len(ensembles) > PARTITIONS_COUNT_MAX - image.partitions_count():
+            raise BadTopic(
+                f"{len(ensembles)} partitions are too many; all topics have {PARTITIONS_COUNT_MAX}"
+            )
         topic = Topic(name, self._new_id(), replication, self._members(image, ensembles), config or {})
         if not validate_only:
             await self.command(CreateTopic(topic))

@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition
 from quorate.host import Host, Hosted, Parcel, ReplicaRecord
 from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
+from quorate.host.replicas import PROTOCOLS
 from quorate.machine.metadata import METADATA
 from quorate.node.config import NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
@@ -49,7 +51,9 @@ Log = Callable[[str], None]
 
 
 def log_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    """Where that cannot be written, to a full disk or to nobody, a node goes on all the same."""
+    with suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
 
 
 class NodeFailed(Exception):
@@ -73,6 +77,12 @@ class _Watch:
 
 
 Guests = Callable[["Node"], MakeProtocol]
+
+
+class Over(Protocol):
+    """Told when a node's life ends."""
+
+    def __call__(self, *, failed: bool) -> None: ...
 
 
 class Connection(Protocol):
@@ -102,6 +112,7 @@ class Node:
         self._guests = guests
         self._waiting: set[asyncio.Transport] = set()
         self._watchers: list[Callable[[Partition], None]] = []
+        self._told_when_over: list[Over] = []
         self._followed = -1
         """The version of the image that the replicas here follow."""
         self._log = log
@@ -113,8 +124,9 @@ class Node:
         self._stopped: asyncio.Event
         self._why_failed = ""
         self._over = False
-        self._full = False
         """Nothing may be told to the host any more."""
+        self._full = False
+        """The disk was, when it was last looked at."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
 
@@ -179,6 +191,8 @@ class Node:
                 door.abort("this node stops") if self._why_failed else door.close("this node stops")
             for transport in tuple(self._waiting):
                 transport.abort()
+            for tell in self._told_when_over:
+                tell(failed=bool(self._why_failed))
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -194,6 +208,8 @@ class Node:
             self.log(f"fatal: {why}")
             for door in tuple(self.doors):
                 door.abort("this node failed")
+            for tell in self._told_when_over:
+                tell(failed=True)
             self._stopped.set()
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -342,6 +358,10 @@ class Node:
         """Called whenever a partition has settled more here, or has another leader."""
         self._watchers.append(callback)
 
+    def when_over(self, callback: Over) -> None:
+        """Called when the node stops or fails: let go of whatever belongs to it."""
+        self._told_when_over.append(callback)
+
     def send(self, to: int, parcel: Parcel) -> None:
         """Outside of a turn: at once."""
         self._peers.send(to, parcel)
@@ -373,6 +393,9 @@ class Node:
         me = Member(self.id, self.incarnation)
         self.begin_turn()
         for topic in image.topics.values():
+            if topic.replication not in PROTOCOLS:  # A newer node made it; this one can only leave it alone.
+                self.log(f"topic {topic.name}: {topic.replication} is not built here; not held")
+                continue
             for partition, ensemble in zip(topic.partitions(), topic.ensembles, strict=True):
                 if partition not in self.host.hosted and any(member.node == self.id for member in ensemble):
                     voters, preferred = tuple(sorted(ensemble)), ensemble[0].node

@@ -83,7 +83,8 @@ def limited(begin: Positions, end: Positions, offsets_max: int) -> Positions:
     if total <= offsets_max:
         return end
     served = waiting[:offsets_max]
-    spare, rest = offsets_max - len(served), total - len(waiting)
+    # Where nobody has more than one, nothing is left to share out.
+    spare, rest = offsets_max - len(served), max(total - len(waiting), 1)
     made: Positions = {}
     for topic, number, first, _ in joined(begin, end):
         length = lengths[topic, number]

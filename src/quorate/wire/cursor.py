@@ -4,6 +4,9 @@ Every count and length is compared with the bytes that remain before it is used:
 topics in ten bytes is refused before anything is allocated (rule 10 of the reliability rules). What cannot
 be read is a BadMessage; nothing else is raised.
 
+A broker also bounds how many elements all lists of a request have together: a request may be large because of
+its records, but millions of tiny elements would hold up everybody else for seconds.
+
 Kafka has two spellings of everything that has a length. *Flexible* versions write it as an unsigned varint
 that is one too large, so that 0 can mean null, and end each structure with tagged fields; older versions
 write two or four bytes, and -1 for null.
@@ -19,6 +22,9 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 VARINT_BYTES_MAX = 5
+REQUEST_ELEMENTS_MAX = 100_000
+"""Enough to name every partition that a cluster may have, each with its replicas."""
+ELEMENTS_UNBOUNDED = 1 << 62
 
 
 class BadMessage(Exception):
@@ -28,12 +34,15 @@ class BadMessage(Exception):
 class Cursor:
     """A place in a message. A null string, array or byte string is None."""
 
-    __slots__ = ("at", "buffer", "end")
+    __slots__ = ("at", "buffer", "elements_left", "end")
 
-    def __init__(self, buffer: Buffer, at: int = 0, end: int | None = None) -> None:
+    def __init__(
+        self, buffer: Buffer, at: int = 0, end: int | None = None, *, elements_max: int = ELEMENTS_UNBOUNDED
+    ) -> None:
         self.buffer = buffer
         self.at = at
         self.end = len(buffer) if end is None else end
+        self.elements_left = elements_max
 
     # ---- numbers ----
 
@@ -76,7 +85,7 @@ class Cursor:
             return None
         if not 0 <= count <= self.end - self.at:
             raise BadMessage(f"{count} elements cannot be in {self.end - self.at} bytes, at byte {self.at}")
-        return count
+        return self._elements(count)
 
     def string(self, *, flexible: bool) -> str | None:
         length = self.uvarint() - 1 if flexible else self.i16()
@@ -100,9 +109,13 @@ class Cursor:
         start = self._step(16)
         return bytes(self.buffer[start : start + 16])
 
+    def tags(self) -> int:
+        """How many tagged fields follow."""
+        return self._elements(self.uvarint())
+
     def skip_tags(self) -> None:
         """Past the tagged fields that end a flexible structure, whatever they are."""
-        for _ in range(self.uvarint()):
+        for _ in range(self.tags()):
             self.uvarint()
             self.skip(self.uvarint())
 
@@ -117,6 +130,12 @@ class Cursor:
     def finish(self) -> None:
         if self.at != self.end:
             raise BadMessage(f"{self.end - self.at} bytes are left behind the message")
+
+    def _elements(self, count: int) -> int:
+        if count > self.elements_left:
+            raise BadMessage(f"{count} elements at byte {self.at}; {self.elements_left} more are taken")
+        self.elements_left -= count
+        return count
 
     def _step(self, size: int) -> int:
         start = self.at

@@ -97,13 +97,13 @@ def _made_reader(entity: type[Any]) -> Read:
 
 
 def _read_tags(cursor: Cursor, known: dict[int, tuple[str, Read]], values: dict[str, Any]) -> None:
-    for _ in range(cursor.uvarint()):
+    for _ in range(cursor.tags()):
         tag, size = cursor.uvarint(), cursor.uvarint()
         start = cursor.skip(size)
         if tag not in known:
             continue
         name, read = known[tag]
-        inner = Cursor(cursor.buffer, start, start + size)
+        inner = Cursor(cursor.buffer, start, start + size, elements_max=cursor.elements_left)
         values[name] = read(inner)
         inner.finish()
 

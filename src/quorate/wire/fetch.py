@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quorate.batch import BATCH_MIN, LENGTH_EXCLUDES
-from quorate.wire.cursor import BadMessage, Buffer, Cursor
+from quorate.wire.cursor import REQUEST_ELEMENTS_MAX, BadMessage, Buffer, Cursor
 from quorate.wire.messages import Api, is_flexible
 from quorate.wire.writing import NO_TAGS, array, request_head, sealed, string
 
@@ -79,7 +79,7 @@ class FetchedTopic(NamedTuple):
 def parse_request(frame: Buffer, at: int, version: int) -> FetchRequest:
     """The body that starts at `at`; raises BadMessage. Bytes behind it are ignored, as Kafka does."""
     flexible = is_flexible(Api.FETCH, version)
-    cursor = Cursor(frame, at)
+    cursor = Cursor(frame, at, elements_max=REQUEST_ELEMENTS_MAX)
     if version <= 14:
         cursor.i32()
     wait_ms, bytes_min, bytes_max, isolation = cursor.i32(), cursor.i32(), cursor.i32(), cursor.i8()

@@ -15,7 +15,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.response_header.v0.header import ResponseHeader as PlainResponseHeader
 from kio.serial import entity_writer
 
-from quorate.wire.cursor import BadMessage, Buffer, Cursor
+from quorate.wire.cursor import REQUEST_ELEMENTS_MAX, BadMessage, Buffer, Cursor
 from quorate.wire.entities import entity_reader
 
 SIZE_BYTES = 4
@@ -106,7 +106,7 @@ def read_head(frame: Buffer) -> RequestHead:
     An api or version that is not served may have tagged fields in its header; `body_at` is right only for
     those that are.
     """
-    cursor = Cursor(frame)
+    cursor = Cursor(frame, elements_max=REQUEST_ELEMENTS_MAX)
     api, version, correlation = cursor.i16(), cursor.i16(), cursor.i32()
     client_id = cursor.string(flexible=False)
     if is_served(api, version) and is_flexible(Api(api), version):
@@ -123,7 +123,7 @@ def decode_request(frame: Buffer) -> Request:
     if not is_served(head.api, head.version):
         raise BadMessage(f"request {head.api} version {head.version} is not served")
     api = Api(head.api)
-    cursor = Cursor(frame, head.body_at)
+    cursor = Cursor(frame, head.body_at, elements_max=REQUEST_ELEMENTS_MAX)
     body = entity_reader(request_class(api, head.version))(cursor)
     return Request(api, head.version, head.correlation, head.client_id, body)
 

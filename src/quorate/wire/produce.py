@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from quorate.wire.cursor import BadMessage, Buffer, Cursor
+from quorate.wire.cursor import REQUEST_ELEMENTS_MAX, BadMessage, Buffer, Cursor
 from quorate.wire.messages import Api, is_flexible
 from quorate.wire.writing import NO_TAGS, array, sealed, string
 
@@ -57,7 +57,7 @@ class PartitionAnswer(NamedTuple):
 def parse_request(frame: Buffer, at: int, version: int) -> ProduceRequest:
     """The body that starts at `at`; raises BadMessage. Bytes behind it are ignored, as Kafka does."""
     flexible = is_flexible(Api.PRODUCE, version)
-    cursor = Cursor(frame, at)
+    cursor = Cursor(frame, at, elements_max=REQUEST_ELEMENTS_MAX)
     transactional_id = cursor.string(flexible=flexible) if version >= 3 else None
     acks, timeout_ms = cursor.i16(), cursor.i32()
     topics = []

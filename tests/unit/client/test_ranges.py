@@ -90,6 +90,14 @@ def test_a_range_that_never_comes_is_an_error_and_not_less() -> None:
         list(batches_between(cluster, Range("t", 0, 0, 5)))
 
 
+def test_answers_that_bring_nothing_new_do_not_go_on_for_ever() -> None:
+    with (
+        served(Log({0: CONTROL}), timeout_s=0.3) as cluster,
+        pytest.raises(Unreachable, match="nothing more came at offset 3"),
+    ):
+        list(batches_between(cluster, Range("t", 0, 3, 5)))
+
+
 def test_offsets_that_were_removed_are_an_error() -> None:
     with served(Log(LOG, start=5)) as cluster, pytest.raises(OffsetsMissing, match="offsets 2 to 4 of t-0"):
         list(batches_between(cluster, Range("t", 0, 2, 20)))

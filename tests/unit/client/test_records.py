@@ -107,6 +107,14 @@ def test_compressed_batches_are_opened(codec: int) -> None:
     assert found == [{"offset": 100 + number, "value": b"value %d" % number} for number in range(50)]
 
 
+def test_a_batch_that_would_become_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "OPENED_BYTES_MAX", 1 << 20)
+    builder = DefaultRecordBatchBuilder(2, 4, 0, -1, -1, -1, 1 << 30)
+    builder.append(0, 0, None, bytes(2 << 20), [])
+    with pytest.raises(BadAnswer, match="take more room than they may"):
+        rows([placed(bytes(builder.build()), 0)], Range("events", 0, 0, 1), "value")
+
+
 def test_both_ends_of_a_range_may_lie_inside_a_batch() -> None:
     batches = [placed(encode_records([(None, b"%d" % n) for n in range(10)]), base) for base in (0, 10)]
     found = rows(batches, Range("t", 0, 4, 13), "offset", "value")

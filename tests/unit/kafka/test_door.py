@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from quorate.batch import encode_records
-from quorate.kafka import Broker, door
+from quorate.kafka import Broker, broker, door, offsets
+from quorate.node import Node
 from quorate.wire import fetch
 from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
 from quorate.wire.messages import Api, decode_response
 from tests.unit.kafka.harness import Connection, Served, produce_values, serve, until
 
 VERSIONS_ASKED = {"client_software_name": "test", "client_software_version": "1"}
+
+
+LATEST = {
+    "replica_id": -1,
+    "isolation_level": 0,
+    "topics": [{"name": "topic", "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+}
+ALL_TOPICS = {
+    "topics": None,
+    "allow_auto_topic_creation": False,
+    "include_topic_authorized_operations": False,
+}
 
 
 def waiting_fetch(correlation: int, topic: str, offset: int, wait_ms: int) -> bytes:
@@ -198,5 +212,66 @@ def test_unfinished_requests_are_bounded_over_all_connections(
             await third.create("topic")
             assert (await third.produce("topic", encode_records([(None, bytes(9000))]))).error_code == 0
             assert broker.receiving_bytes == 0
+
+    serve(tmp_path, test)
+
+
+def test_fetches_of_a_client_that_reads_nothing_are_not_read_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asks for a megabyte in sixty bytes; when it reads at last, it gets every answer."""
+    count, content = 100, encode_records([(None, bytes(1 << 20))])
+    fetched: list[int] = []
+    fetch_of_node = Node.fetch
+
+    def counted(node: Node, *arguments: Any) -> None:
+        fetched.append(1)
+        fetch_of_node(node, *arguments)
+
+    monkeypatch.setattr(Node, "fetch", counted)
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic", max_message_bytes="2000000")
+            await connection.produce("topic", content)
+            wanted = [WantedTopic("topic", bytes(16), [WantedPartition(0, 1, 2 << 20)])]
+            request = fetch.encode_request(12, 7, "test", FetchRequest(0, 1, 2 << 20, wanted))
+            transport = cast(asyncio.ReadTransport, connection.writer.transport)
+            transport.pause_reading()
+            await connection.send(bytes(request) * count)
+            before = -1
+            while before != len(fetched):  # Until it comes to rest by itself.
+                before = len(fetched)
+                async with await served.connect() as other:
+                    for _ in range(20):
+                        await other.ask(Api.API_VERSIONS, VERSIONS_ASKED)
+            assert 0 < len(fetched) < count // 2
+            transport.resume_reading()
+            for _ in range(count):
+                assert len(await connection.receive()) > 1 << 20
+            assert len(fetched) == count
+
+    serve(tmp_path, test)
+
+
+def test_a_bug_in_a_request_costs_its_connection_and_not_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def buggy(*_: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            with monkeypatch.context() as patched:
+                patched.setattr(offsets.Listing, "_answer", buggy)
+                patched.setitem(broker._HANDLERS, Api.METADATA, buggy)
+                for api, values in ((Api.LIST_OFFSETS, LATEST), (Api.METADATA, ALL_TOPICS)):
+                    async with await served.connect() as other:
+                        await other.send(other.request(api, values))
+                        assert await other.is_closed()
+            assert sum("a bug of ours" in line for line in served.said) == 2
+            answer = await connection.produce("topic", encode_records([(None, b"still here")]))
+            assert answer.error_code == 0
 
     serve(tmp_path, test)

@@ -11,11 +11,17 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from quorate.batch import encode_records
-from quorate.kafka.topics import Refused, check_config, check_name
+from quorate.kafka.topics import WHY_MAX, Refused, check_config, check_name
+from quorate.node.metadata import MetadataClient
 from quorate.wire.messages import VERSIONS, Api
 from tests.unit.kafka.harness import Connection, Served, serve
 
 NOW = timedelta(seconds=5)
+NOTHING_ELSE = {
+    "allow_auto_topic_creation": True,
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+}
 
 
 # ---- what a topic may be ----
@@ -57,17 +63,44 @@ def test_settings_that_would_not_be_honoured_are_refused_by_name(name: str, valu
     assert refused.value.error == ErrorCode.invalid_config
 
 
+def test_a_refusal_that_quotes_the_client_has_room_in_every_version(tmp_path: Path) -> None:
+    """Versions below 5 have 32 KiB for a text, and whoever asked may have used them up."""
+    long = "x" * 32767
+    given: dict[str, list[Any]] = {
+        "is there twice": [topic(long), topic(long)],
+        "is not a setting": [topic("a", {long: "1"})],
+        "is not done here": [topic("a", {"retention.ms": long})],
+        "is unknown": [topic("a", {"quorate.replication": long})],
+    }
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            for version in range(VERSIONS[Api.CREATE_TOPICS][0], VERSIONS[Api.CREATE_TOPICS][1] + 1):
+                for topics in given.values():
+                    values = {"topics": topics, "timeout": NOW, "validate_only": True}
+                    answer = (await connection.ask(Api.CREATE_TOPICS, values, version)).topics[0]
+                    assert answer.error_code != ErrorCode.none
+                    assert len(answer.error_message) == WHY_MAX
+
+    serve(tmp_path, test)
+
+
+def topic(name: str, config: dict[str, str] | None = None) -> dict[str, Any]:
+    settings = [{"name": key, "value": value} for key, value in (config or {}).items()]
+    return {
+        "name": name,
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": settings,
+    }
+
+
 # ---- as requests ----
 
 
 async def metadata(connection: Connection, topics: list[Any] | None, version: int = 13) -> Any:
-    values = {
-        "topics": topics,
-        "allow_auto_topic_creation": True,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    }
-    return await connection.ask(Api.METADATA, values, version)
+    return await connection.ask(Api.METADATA, {"topics": topics, **NOTHING_ELSE}, version)
 
 
 def named(name: str | None, topic_id: uuid.UUID | None = None) -> dict[str, Any]:
@@ -106,6 +139,24 @@ def test_unknown_topics_are_named_and_not_made(tmp_path: Path) -> None:
             (topic,) = (await metadata(connection, [named(None, uuid.UUID(int=5))])).topics
             assert topic.error_code == ErrorCode.unknown_topic_id
             assert (await metadata(connection, None)).topics == ()
+
+    serve(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_topics_without_a_name_are_for_versions_that_can_answer_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_registered: bool
+) -> None:
+    """Requests can name a topic by its id alone from 10 on, answers from 12 on."""
+
+    async def test(served: Served) -> None:
+        monkeypatch.setattr(MetadataClient, "is_registered", is_registered)
+        for version in (10, 11):
+            async with await served.connect() as connection:
+                values = {"topics": [named(None, uuid.UUID(int=5))], **NOTHING_ELSE}
+                await connection.send(connection.request(Api.METADATA, values, version))
+                assert await connection.is_closed()
+            assert f"request 3 version {version}: topics are asked for by id alone" in served.said[-1]
 
     serve(tmp_path, test)
 
@@ -187,6 +238,26 @@ def test_topics_are_created_and_refused_in_every_version(tmp_path: Path, version
                 ("new", 0),
             ]
             assert "new" not in served.node.metadata.image.topics
+
+    serve(tmp_path, test)
+
+
+def test_a_node_that_does_not_know_its_cluster_says_so_and_nothing_about_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon = timedelta(milliseconds=50)
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("there")
+            monkeypatch.setattr(MetadataClient, "is_registered", False)
+            values = {"topics": [topic("new")], "timeout": soon, "validate_only": False}
+            (answer,) = (await connection.ask(Api.CREATE_TOPICS, values)).topics
+            assert answer.error_code == ErrorCode.not_controller
+            values = {"topic_names": ["there"], "timeout": soon}
+            (answer,) = (await connection.ask(Api.DELETE_TOPICS, values, 5)).responses
+            assert answer.error_code == ErrorCode.not_controller
+            assert list(served.node.metadata.image.topics) == ["there"]
 
     serve(tmp_path, test)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from quorate.wire.cursor import BadMessage
+from quorate.wire.cursor import REQUEST_ELEMENTS_MAX, BadMessage
 from quorate.wire.messages import (
     SIZE_BYTES,
     VERSIONS,
@@ -91,6 +91,18 @@ def test_two_billion_elements_in_a_few_bytes_are_refused_before_anything_is_made
         decode_request(old + bytes(4) + b"\xff\xff" + b"\x7f\xff\xff\xff" + bytes(30))
     with pytest.raises(BadMessage, match="4294967294 elements"):
         decode_request(flexible + bytes(4) + b"\xff\xff\0" + b"\xff\xff\xff\xff\x0f" + bytes(30))
+
+
+def test_millions_of_tiny_elements_are_refused_before_the_first_is_read() -> None:
+    start = Api.METADATA.to_bytes(2, "big") + (1).to_bytes(2, "big") + bytes(4) + b"\xff\xff"
+    name = b"\0\1a"
+    most = decode_request(start + REQUEST_ELEMENTS_MAX.to_bytes(4, "big") + REQUEST_ELEMENTS_MAX * name)
+    assert len(most.body.topics) == REQUEST_ELEMENTS_MAX
+    many = REQUEST_ELEMENTS_MAX + 1
+    with pytest.raises(
+        BadMessage, match=f"{many} elements at byte 14; {REQUEST_ELEMENTS_MAX} more are taken"
+    ):
+        decode_request(start + many.to_bytes(4, "big") + many * name)
 
 
 def test_unserved_versions_are_known_by_their_head_and_refused() -> None:
