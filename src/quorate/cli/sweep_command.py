@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,10 +79,17 @@ def sweep(
     )
     place = out or f"out/sweep-{protocol}-{chosen[0]}-{chosen[-1]}.parquet"
     check_place(place, overwrite=overwrite)
+    check_master(master)
     totals = run(plan, chosen, place, master=master, tasks=tasks)
     tell(totals, place, json=json)
     if totals.sum.violations:
         raise typer.Exit(1)
+
+
+def check_master(master: str) -> None:
+    """Spark itself says it with two pages of Java."""
+    if not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+", master):
+        raise WrongUsage(f"--master {master!r}: write local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT")
 
 
 def check_place(place: str, *, overwrite: bool) -> None:

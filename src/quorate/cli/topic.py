@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 def create(
     name: Name,
     servers: Servers = SERVERS,
-    partitions: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many partitions.")] = 1,
+    partitions: Annotated[int, typer.Option(metavar="N", min=1, max=3000, help="How many partitions.")] = 1,
     replicas: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, max=9, help="Copies of each.", show_default="3, or all nodes"),

@@ -29,6 +29,10 @@ PAYLOAD_BYTES_TARGET = 16 << 20
 OPENED_BYTES_MAX = 256 << 20
 """What one batch may become when it is decompressed."""
 US_PER_MS = 1_000
+UNREADABLE = (BadBatch, TooLarge, RuntimeError, ValueError, OverflowError)
+"""What opening a batch can end with; errors of the codec are RuntimeErrors."""
+TIME_MS_MAX = (1 << 63) // US_PER_MS - 1
+"""Whatever is further off has no place in a timestamp of Arrow or Spark, and is null."""
 
 
 def arrow_batches(
@@ -74,7 +78,7 @@ class _Gathered:
             return
         try:
             self._add(payload, header)
-        except (BadBatch, TooLarge, RuntimeError, ValueError) as error:  # KafkaErrors are RuntimeErrors
+        except UNREADABLE as error:
             raise BadAnswer(
                 f"{self.wanted}: the batch at offset {header.base_offset} cannot be opened: {error}"
             ) from error
@@ -144,6 +148,8 @@ class _Gathered:
     def timestamp(self, kind: pa.DataType) -> pa.Array:
         times_ms = _of_integers(array("q", self.times_ms))
         known = pc.not_equal(times_ms, NO_TIMESTAMP)
+        known = pc.and_(known, pc.less_equal(times_ms, TIME_MS_MAX))
+        known = pc.and_(known, pc.greater_equal(times_ms, -TIME_MS_MAX))
         return pc.if_else(known, pc.multiply(times_ms, US_PER_MS), None).cast(kind)
 
     def timestamp_type(self, kind: pa.DataType) -> pa.Array:

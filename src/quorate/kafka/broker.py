@@ -40,6 +40,9 @@ class Found(NamedTuple):
     partition: Partition
 
 
+OPENING_COUNT_MAX = 2
+"""Batches whose records are being looked at, over all connections."""
+
 NO_PARTITION = Partition(bytes(20))
 POLL_S = 0.02
 
@@ -53,6 +56,7 @@ class Broker:
         self.receiving_bytes = 0
         """Of requests that have not arrived wholly, over all doors."""
         self.metadata = metadata.MetadataCache(node)
+        self.opening = asyncio.Semaphore(OPENING_COUNT_MAX)
         self._waiting: dict[Partition, dict[Waiter, None]] = {}
         self._woken: dict[Partition, None] = {}
         node.watch_settled(self._settled)

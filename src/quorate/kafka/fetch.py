@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from quorate.core.entry import Partition
+from quorate.core.entry import TOPIC_ID_BYTES, Partition
 from quorate.kafka.call import Call
 from quorate.storage.frame import Frame
 from quorate.wire.cursor import Buffer
@@ -129,7 +129,8 @@ class Fetching:
         node = self._broker.node
         wanted, partition = part.wanted, part.partition
         if not node.is_leader(partition):
-            return ErrorCode.not_leader_or_follower
+            deleted = node.metadata.image.is_deleted(partition[:TOPIC_ID_BYTES])
+            return ErrorCode.unknown_topic_or_partition if deleted else ErrorCode.not_leader_or_follower
         error = self._broker.judge_epoch(partition, wanted.leader_epoch)
         if error:
             return error

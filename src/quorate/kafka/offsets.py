@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from aiokafka.errors import KafkaError
+from aiokafka.record.default_records import DefaultRecordBatch
 from kio.schema.errors import ErrorCode
 
 from quorate import batch
@@ -106,7 +108,7 @@ class Listing:
     async def _first_at(self, partition: Partition, time_ms: int) -> Place:
         async for header, payload in self._batches(partition):
             if header.max_timestamp >= time_ms:
-                found = await asyncio.to_thread(first_record_at, payload, time_ms)
+                found = await self._first_in(payload, time_ms)
                 if found is not None:
                     return found
         return (NO_TIME, NOWHERE)
@@ -119,8 +121,12 @@ class Listing:
                 greatest, payload_of = header.max_timestamp, payload
         if payload_of is None:
             return (NO_TIME, NOWHERE)
-        found = await asyncio.to_thread(first_record_at, payload_of, greatest)
-        return found or (NO_TIME, NOWHERE)
+        return await self._first_in(payload_of, greatest) or (NO_TIME, NOWHERE)
+
+    async def _first_in(self, payload: Buffer, time_ms: int) -> Place | None:
+        """In a thread, as a batch may hold millions of records; and few at once, as they take memory."""
+        async with self._broker.opening:
+            return await asyncio.to_thread(first_record_at, payload, time_ms)
 
     async def _batches(self, partition: Partition) -> AsyncIterator[tuple[batch.BatchHeader, Buffer]]:
         """All that clients have written and is settled, in order."""
@@ -158,9 +164,6 @@ class Listing:
 
 def first_record_at(payload: Buffer, time_ms: int) -> Place | None:
     """The first record of a batch that is at or after a time. Opens the batch, compressed or not."""
-    from aiokafka.errors import KafkaError
-    from aiokafka.record.default_records import DefaultRecordBatch
-
     try:
         for record in DefaultRecordBatch(bytes(opened(payload))):
             if record.timestamp is not None and record.timestamp >= time_ms:
@@ -169,7 +172,7 @@ def first_record_at(payload: Buffer, time_ms: int) -> Place | None:
         # Its start: whoever reads from there misses nothing.
         header = batch.parse_batch_header(payload)
         return header.max_timestamp, header.base_offset
-    except (batch.BadBatch, KafkaError, ValueError):
+    except (batch.BadBatch, KafkaError, ValueError, OverflowError):
         # Its checksum holds, so this is what a client wrote: nobody can read it, and no time is in it.
         return None
     return None

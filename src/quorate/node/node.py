@@ -404,6 +404,8 @@ class Node:
         for partition in tuple(self.host.hosted):
             if image.is_deleted(partition[:TOPIC_ID_BYTES]):
                 self.host.remove(now, partition)
+                for watcher in self._watchers:
+                    watcher(partition)
         self.end_turn()
         self.metadata.leaders_version += 1
 

@@ -122,7 +122,7 @@ def _where(options: Mapping[str, str], name: str, timestamp_name: str) -> Where 
     if timestamp:
         if text:
             raise WrongOption(f"options {name!r} and {timestamp_name!r} exclude each other; give one of them")
-        if not (timestamp.isascii() and timestamp.isdigit()):
+        if not (timestamp.isascii() and timestamp.isdigit()) or int(timestamp) >= 1 << 63:
             raise WrongOption(
                 f"option {timestamp_name!r}: {timestamp!r} is no time in milliseconds since 1970"
             )
@@ -146,8 +146,9 @@ def _positions(name: str, text: str) -> Positions:
     positions: Positions = {}
     for topic, partitions in read.items():
         for number, offset in partitions.items():
-            is_offset = isinstance(offset, int) and not isinstance(offset, bool) and offset >= -2
-            if not number.isdigit() or not is_offset:
+            is_offset = isinstance(offset, int) and not isinstance(offset, bool) and -2 <= offset < 1 << 63
+            is_number = number.isascii() and number.isdigit() and int(number) < 1 << 31
+            if not is_number or not is_offset:
                 raise wrong
             positions.setdefault(topic, {})[int(number)] = offset
     return positions

@@ -115,6 +115,25 @@ def test_a_batch_that_would_become_too_large_is_refused(monkeypatch: pytest.Monk
         rows([placed(bytes(builder.build()), 0)], Range("events", 0, 0, 1), "value")
 
 
+@pytest.mark.parametrize("time_ms", [1 << 62, -(1 << 63), (1 << 63) - 1])
+def test_a_time_that_no_timestamp_can_hold_is_null(time_ms: int) -> None:
+    batch = placed(encode_records([(None, b"far")], time_ms), 0)
+    assert rows([batch], Range("t", 0, 0, 1), "timestamp") == [{"timestamp": None}]
+
+
+POISON = (
+    "0000000000000000000000760000000002825a77180000000000030000000000000000ffffffffffffffffffffffffffffffffff"
+    "ffffffffff00000004ffffffff0f00c801c801020efeffffffffffffffff010933ceffffffff0f000ec801feffffffffffffffff"
+    "013700018080808080808080800180808080808080808001a759"
+)
+"""Its checksum is right, and a record in it says that it is 2^62 bytes long."""
+
+
+def test_a_batch_that_nobody_can_read_is_named() -> None:
+    with pytest.raises(BadAnswer, match="cannot be opened"):
+        rows([memoryview(bytes.fromhex(POISON))], Range("t", 0, 0, 4), "value")
+
+
 def test_both_ends_of_a_range_may_lie_inside_a_batch() -> None:
     batches = [placed(encode_records([(None, b"%d" % n) for n in range(10)]), base) for base in (0, 10)]
     found = rows(batches, Range("t", 0, 4, 13), "offset", "value")

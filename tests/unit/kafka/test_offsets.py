@@ -62,6 +62,15 @@ def test_a_batch_that_nobody_can_open_holds_no_time() -> None:
     assert first_record_at(content, 0) is None
 
 
+def test_no_time_is_found_in_a_batch_whose_records_lie_about_their_length() -> None:
+    poison = bytes.fromhex(
+        "0000000000000000000000760000000002825a77180000000000030000000000000000ffffffffffffffffffffffffffff"
+        "ffffffffffffffff00000004ffffffff0f00c801c801020efeffffffffffffffff010933ceffffffff0f000ec801feffff"
+        "ffffffffffff013700018080808080808080800180808080808080808001a759"
+    )
+    assert first_record_at(poison, 0) is None
+
+
 def test_a_batch_that_would_be_too_large_is_named_by_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening.opened, "__defaults__", (20,))
     content = batch.stamp(batch_at(100, 300, 200, compression=4), offset=50, epoch=1)
