@@ -10,7 +10,7 @@ try:
     from quorate.spark.source import QuorateSource as DefaultSource
 except ImportError as error:
     warnings.warn(
-        f"format(\"quorate\") is not available: {error}; it needs Spark 4.2 and `pip install 'quorate[spark]'`",
+        f'format("quorate") is not available: {error}; it needs Spark 4.2, and Quorate with its extra [spark]',
         stacklevel=1,
     )
 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from quorate.bench.cluster_processes import Cluster
 from quorate.core.entry import Member, Partition
 from quorate.machine.metadata import METADATA, Command, CreateTopic, DeleteTopic, Topic, command_batch
-from quorate.node.client import Client
+from quorate.node.client import Client, NotWritten, OutcomeUnknown
 from tests.cluster.support import QUICK_RAFT, batch_of, expect_no_traceback, run
 
 pytestmark = pytest.mark.cluster
@@ -135,6 +136,41 @@ def test_topics_are_still_there_after_every_node_was_killed(tmp_path: Path) -> N
                     frames, _ = await client.fetch(node, topic.partitions()[0], 0)
                     offsets = {frame.header.offset for frame in frames}
                     assert offsets.issuperset(each.offset for each in settled)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def test_a_directory_made_anew_as_if_nothing_had_been_promised_does_not_count(tmp_path: Path) -> None:
+    """Two of three hold an entry; one is away, the other's disk is lost and made anew without --replaces."""
+
+    async def main() -> None:
+        with metadata_cluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await until_registered(cluster, client)
+                topic = topic_on("t", 1, 2, 3, partitions=1)
+                await settle(client, CreateTopic(topic))
+                await until_held(cluster, client, {node: set(topic.partitions()) for node in cluster.nodes})
+                cluster.nodes[2].stop()
+                settled = await client.propose(topic.partitions()[0], [batch_of(b"promised")])
+                for node in (1, 3):
+                    cluster.nodes[node].kill()
+                shutil.rmtree(cluster.nodes[3].directory)
+                cluster.nodes[3].format()
+                cluster.nodes[2].start()
+                cluster.nodes[3].start()
+                assert cluster.nodes[3].wait(20) == 1
+                assert "make its directory anew with --replaces" in cluster.nodes[3].said()
+                with pytest.raises((NotWritten, OutcomeUnknown)):
+                    await client.propose(topic.partitions()[0], [batch_of(b"instead")], timeout_s=2)
+                cluster.nodes[1].start()
+
+                async def there() -> bool | None:
+                    frames, _ = await client.fetch(1, topic.partitions()[0], settled.offset)
+                    return bool(frames) or None
+
+                await cluster.until(there, "the entry to be settled again")
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())

@@ -23,7 +23,7 @@ def test_topics_are_created_listed_and_deleted() -> None:
         servers = cluster.bootstrap
         assert "There are no topics" in topic("list", servers=servers).stdout
         created = topic("create", "events", "--partitions", "2", servers=servers)
-        assert (created.returncode, created.stdout) == (0, "topic events is there: 2 partitions\n")
+        assert (created.returncode, created.stdout) == (0, "topic events is created: 2 partitions\n")
         listed = topic("list", servers=servers).stdout.splitlines()
         assert sum("events" in line for line in listed) == 2
         for arguments, why in {

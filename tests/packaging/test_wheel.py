@@ -104,7 +104,7 @@ def name_of(requirement: str) -> str:
 def test_installed_command_runs_without_spark(installed: Path, tmp_path: Path) -> None:
     assert quorate.__version__ in run(installed / "quorate", "--version", cwd=tmp_path)
     run(installed / "quorate", "sim", "raft", "--seeds", "0:2", cwd=tmp_path)
-    assert "pip install 'quorate[local]'" in sweep_without_spark(installed, tmp_path)
+    assert "pip install '.[local]'" in sweep_without_spark(installed, tmp_path)
     listed = run(installed / "pip", "list", "--format=freeze", cwd=tmp_path)
     names = {line.split("==")[0].lower() for line in listed.splitlines()}
     assert "quorate" in names

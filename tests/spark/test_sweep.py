@@ -131,4 +131,4 @@ def test_without_spark_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("quorate.spark.session.find_spec", lambda name: None)
     assert run(["sweep", "raft", "--seeds", "0:2", "--out", str(tmp_path / "x")]) == 2
-    assert "pip install 'quorate[local]'" in capsys.readouterr().err
+    assert "pip install '.[local]'" in capsys.readouterr().err

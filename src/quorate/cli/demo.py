@@ -7,7 +7,6 @@ the demo ends with exit code 1 if an acknowledged event was lost, or any was cou
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -95,7 +94,8 @@ def demo(
 def expect_installed() -> None:
     if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "confluent_kafka")):
         raise WrongUsage(
-            "the demo needs Spark and a Kafka client here; install them with `pip install 'quorate[local]'`"
+            "the demo needs Spark and a Kafka client here; install them with `pip install '.[local]'` "
+            "in a clone of Quorate"
         )
 
 
@@ -110,7 +110,7 @@ def introduce(out: Console) -> None:
 def step(out: Console, number: int, title: str, *lines: str) -> None:
     out.print(f"[bold]{number}  {title}[/bold]")
     for line in lines:
-        out.print(f"   {line}", soft_wrap=True)
+        say.paragraph(out, line)
 
 
 # ---- 1 ----
@@ -247,7 +247,7 @@ def plant_a_bug(out: Console) -> tuple[Mutant, Caught | None]:
         out.print(f"   [red]✗ it lived through {HUNT_SEEDS} worlds[/red]\n")
     else:
         out.print(f"   ✓ caught in {say.duration(caught.seconds)}, in world {caught.seed}, by the invariant")
-        out.print(f"     [bold]{caught.invariant}[/bold]: {caught.detail}", soft_wrap=True)
+        say.paragraph(out, f"[bold]{caught.invariant}[/bold]: {caught.detail}", indent=5)
     return mutant, caught
 
 
@@ -275,8 +275,8 @@ def default_place(name: str) -> Path:
 def sum_up(out: Console, flow: Flow, totals: Totals, caught: Caught | None, seconds: float) -> None:
     out.print(f"[bold]In short[/bold], after {say.duration(seconds)}")
     for line in (_of_events(flow), _of_the_kill(flow), _of_worlds(totals), _of_the_bug(caught)):
-        out.print(f"   {line}", soft_wrap=True)
-    command = "quorate" if shutil.which("quorate") else ".venv/bin/quorate"
+        say.paragraph(out, line)
+    command = say.command()
     out.print(
         "\n   Go on with:\n"
         f"     {command} up                            a cluster of your own\n"

@@ -51,7 +51,11 @@ def format_(
         ),
     ] = None,
     replaces: Annotated[
-        bool, typer.Option("--replaces", help="This node was there before, and its disk is lost.")
+        bool,
+        typer.Option(
+            "--replaces",
+            help="This node was there before, and its disk is lost. It follows then, and counts no more.",
+        ),
     ] = False,
 ) -> None:
     """Make the data directory of one node of a cluster.

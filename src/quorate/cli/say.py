@@ -5,8 +5,10 @@ Results are printed to stdout. Progress goes to stderr: live on a terminal, a li
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,22 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PLAIN_WIDTH
     return Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)
+
+
+def command() -> str:
+    """How a person runs `quorate` from here."""
+    if shutil.which("quorate"):
+        return "quorate"
+    beside = Path(sys.executable).parent / "quorate"
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+
+
+def paragraph(out: Console, text: str, *, indent: int = 3) -> None:
+    """Words that wrap where a terminal ends, under their own beginning."""
+    from rich.padding import Padding
+
+    out.print(Padding(text, (0, 0, 0, indent)))
 
 
 def print_json(thing: Any) -> None:

@@ -67,7 +67,7 @@ def create(
         create_topic(
             cluster, name, partitions_count=partitions, replicas_count=replicas or -1, config=settings
         )
-    say.console().print(f"topic {name} is there: {partitions} partition{'s' * (partitions > 1)}")
+    say.console().print(f"topic {name} is created: {partitions} partition{'s' * (partitions > 1)}")
 
 
 def list_(servers: Servers = SERVERS) -> None:

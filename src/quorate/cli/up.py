@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -218,7 +217,7 @@ class Screen:
     def welcome(self, cluster: LocalCluster, directory: Path) -> None:
         servers = cluster.bootstrap()
         first = str(cluster.addresses()[1])
-        command = "quorate" if shutil.which("quorate") else f"{Path(sys.executable).parent}/quorate"
+        command = say.command()
         read_with_spark = (
             f'spark.read.format("quorate").option("kafka.bootstrap.servers", "{servers}")'
             '.option("subscribe", "events").load()'

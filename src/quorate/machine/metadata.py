@@ -35,6 +35,12 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     incarnation: int
     host: str
     port: int
+    disk: int = 0
+    """Which directory it is; 0: not known."""
+
+    def is_another_disk(self, *, incarnation: int, disk: int) -> bool:
+        """A directory that was made anew in place of this one, as if nothing had been promised with it."""
+        return incarnation == self.incarnation and 0 not in (disk, self.disk) and disk != self.disk
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -164,9 +170,11 @@ class Metadata:
             return self._delete(command.id)
         state = self._state
         if isinstance(command, RegisterNode):
-            changed = state.nodes.get(command.info.node) != command.info
-            state.nodes[command.info.node] = command.info
-            return changed
+            known, info = state.nodes.get(command.info.node), command.info
+            if known is not None and known.is_another_disk(incarnation=info.incarnation, disk=info.disk):
+                return False
+            state.nodes[info.node] = info
+            return known != info
         state.producer_ids[command.node] = (offset, state.next_producer_id)
         state.next_producer_id += PRODUCER_IDS_BLOCK
         return True

@@ -216,7 +216,7 @@ class Client:
                 raise OutcomeUnknown(f"node {node} ceased to lead {partition.hex()}")
             why = f"node {node}: {answer.outcome}"
             node = await self._next_try(node, answer)
-        raise NotWritten(f"{why}; {timeout_s} s are over")
+        raise NotWritten(f"{why}; {timeout_s:.1f} s are over")
 
     async def _next_try(self, node: int, answer: Answered) -> int:
         if answer.outcome is not Outcome.NOT_LEADER:  # Busy, or full: it may pass.

@@ -20,6 +20,8 @@ from quorate.node.letters import BadLetter, opened, seal
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
 
+ANOTHER_DISK = "had another disk; if that is lost, make its directory anew with --replaces"
+"""Why a node is refused whose directory was made anew as if nothing had been promised with it."""
 GREETING_TIMEOUT_S = 5.0
 """Whoever has not said hello, or welcome, by then is not somebody to talk to."""
 
@@ -31,6 +33,8 @@ class Hello(msgspec.Struct, frozen=True, gc=False, tag="hello"):
     node: int = 0
     to: int = 0
     version: int = FORMAT_VERSION
+    incarnation: int = 0
+    disk: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, gc=False, tag="welcome"):

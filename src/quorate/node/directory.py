@@ -43,6 +43,8 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: int
     incarnation: int
     voters: tuple[int, ...] = ()
+    disk: int = 0
+    """Another one each time that a directory is made: two of one incarnation are a mistake, and told apart."""
     format: int = 1
 
 
@@ -97,7 +99,8 @@ def format_directory(
         raise WrongDirectory(f"{directory} is there already: choose another directory, or empty this one")
     # Never the first: an incarnation that voted must not come back without its votes.
     incarnation = rng.randrange(FIRST_INCARNATION + 1, 1 << 63) if replaces else FIRST_INCARNATION
-    identity = Identity(config.cluster, config.node, incarnation, tuple(sorted(config.voters)))
+    voters, number = tuple(sorted(config.voters)), rng.randrange(1, 1 << 63)
+    identity = Identity(config.cluster, config.node, incarnation, voters, disk=number)
     with RealDisk(store_directory(config), lambda completion: None) as disk:
         disk.lock_now()
         if (directory / IDENTITY_FILE).exists():  # Somebody was quicker.

@@ -12,6 +12,7 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import FORMAT_VERSION, Partition
 from quorate.node import requests
 from quorate.node.codec import (
+    ANOTHER_DISK,
     GREETING_TIMEOUT_S,
     Greeting,
     Hello,
@@ -47,6 +48,7 @@ class Door(Letters):
         super().__init__()
         self.visitor = "somebody"
         self.is_client = False
+        self.hello: Hello | None = None
         self._node = node
         self._take: Callable[[Buffer], None] = self._greet
         self._peer = 0
@@ -72,7 +74,7 @@ class Door(Letters):
             self._patience.cancel()
         self._node.doors.remove(self)
         if self.offence:
-            self._node.log(f"connection of {self.visitor}: {self.offence}")
+            self._node.log_offence(f"connection of {self.visitor}: {self.offence}")
 
     def letter_received(self, letter: Buffer) -> None:
         self._take(letter)
@@ -95,6 +97,7 @@ class Door(Letters):
             raise BadLetter(why_not)
         assert isinstance(greeting, Hello)
         self._peer = greeting.node
+        self.hello = greeting
         self.visitor = f"node {greeting.node}" if greeting.node else "a client"
         self._take = self._take_parcel if greeting.node else self._take_request
         self.is_client = not greeting.node
@@ -117,6 +120,8 @@ class Door(Letters):
             return f"node {self._node.id} has {clients_count} clients already; try another node, or later"
         if greeting.node and greeting.node not in self._node.config.peers:
             return f"node {greeting.node} is not a peer of node {self._node.id}"
+        if greeting.node and self._node.is_another_disk(greeting):
+            return f"node {greeting.node} {ANOTHER_DISK}"
         return ""
 
     @property

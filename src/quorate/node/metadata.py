@@ -95,7 +95,7 @@ class MetadataClient:
 
     def _me(self) -> NodeInfo:
         address = self._node.config.client_address
-        return NodeInfo(self._node.id, self._node.incarnation, address.host, address.port)
+        return NodeInfo(self._node.id, self._node.incarnation, address.host, address.port, self._node.disk)
 
     async def run(self) -> None:
         """Make this node known, and stay until cancelled."""
@@ -152,9 +152,11 @@ class MetadataClient:
             if not 1 <= count <= PARTITIONS_COUNT_MAX - image.partitions_count():
                 left = PARTITIONS_COUNT_MAX - image.partitions_count()
                 raise BadTopic(f"{count} partitions; from 1 to {left} more are possible")
-            copies = min(REPLICAS_COUNT, len(image.nodes)) if replicas_count == -1 else replicas_count
+            # Not fewer because a node is late: whoever wants fewer says so.
+            everybody_count = max(len(image.nodes), 1 + len(self._node.config.peers))
+            copies = min(REPLICAS_COUNT, everybody_count) if replicas_count == -1 else replicas_count
             if not 1 <= copies <= len(image.nodes):
-                raise BadTopic(f"{copies} copies of each partition; there are {len(image.nodes)} nodes")
+                raise BadTopic(f"{copies} copies of each partition; {len(image.nodes)} nodes are registered")
             ensembles = place(image, count, copies)
         elif len(ensembles) > PARTITIONS_COUNT_MAX - image.partitions_count():
             raise BadTopic(

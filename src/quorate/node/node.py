@@ -27,6 +27,7 @@ from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.replicas import PROTOCOLS
 from quorate.machine.metadata import METADATA
+from quorate.node.codec import ANOTHER_DISK, Hello
 from quorate.node.config import NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
@@ -41,6 +42,8 @@ from quorate.storage.real_disk import SWITCH_INTERVAL_S, RealDisk
 
 WAKE_SLACK_S = 0.01
 """How late a deadline may be noticed that came nearer; the protocols' times are far longer."""
+
+OFFENCE_AGAIN_S = 10.0
 
 DISK_FULL = (
     "the disk is full: nothing is lost, but little can be written; make room, and it goes on by itself"
@@ -105,6 +108,7 @@ class Node:
         self.config = config
         self.id = config.node
         self.incarnation = 0
+        self.disk = 0
         self.host: Host
         self.metadata: MetadataClient
         """Only where the configuration names voters for the metadata group."""
@@ -127,11 +131,20 @@ class Node:
         """Nothing may be told to the host any more."""
         self._full = False
         """The disk was, when it was last looked at."""
+        self._offence = ""
+        self._offence_told = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
 
     def log(self, line: str) -> None:
         self._log(f"node {self.id}: {line}")
+
+    def log_offence(self, line: str) -> None:
+        """What somebody outside did wrong: said again only after a while, as they may go on doing it."""
+        now = time.monotonic()
+        if line != self._offence or now - self._offence_told >= OFFENCE_AGAIN_S:
+            self._offence, self._offence_told = line, now
+            self.log(line)
 
     # --- life ---
 
@@ -141,7 +154,9 @@ class Node:
         self._stopped = asyncio.Event()
         self._loop.set_exception_handler(self._on_loop_error)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self.incarnation = read_identity(self.config).incarnation
+        identity = read_identity(self.config)
+        self.incarnation, self.disk = identity.incarnation, identity.disk
+        self._peers.introduce(incarnation=self.incarnation, disk=self.disk, refused=self._refused)
         with RealDisk(store_directory(self.config), self._deliver, self._watch) as disk:
             disk.lock_now()
             self.host = Host(
@@ -369,6 +384,18 @@ class Node:
 
     # --- following the metadata group ---
 
+    def _refused(self, why: str) -> None:
+        """A peer will not talk to us. Where it knows another disk of ours, somebody must look at it."""
+        if ANOTHER_DISK in why:
+            self.fail(why)
+
+    def is_another_disk(self, greeting: Hello) -> bool:
+        """A peer whose directory was made anew as if it had promised nothing: it must not vote or count."""
+        known = self.metadata.image.nodes.get(greeting.node) if self.config.voters else None
+        if known is None:
+            return False
+        return known.is_another_disk(incarnation=greeting.incarnation, disk=greeting.disk)
+
     def _settled(self, hosted: Hosted) -> None:
         if hosted.partition == METADATA:
             self.metadata.applied(hosted.applied.offset)
@@ -408,6 +435,9 @@ class Node:
                     watcher(partition)
         self.end_turn()
         self.metadata.leaders_version += 1
+        for door in tuple(self.doors):  # Those that came before the image was known.
+            if door.hello is not None and door.peer and self.is_another_disk(door.hello):
+                door.abort(f"node {door.peer} {ANOTHER_DISK}")
 
     def peer_connected(self, door: Door, peer: int) -> None:
         """A peer that connects anew has lost its older connection, whether we have noticed or not."""

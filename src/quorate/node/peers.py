@@ -89,6 +89,13 @@ class Peers:
         self._links: dict[int, Link] = {}
         self._unflushed: list[Link] = []
         self._heard_of: dict[int, asyncio.Event] = {}
+        self._incarnation = self._disk = 0
+        self._refused: Callable[[str], None] = lambda _: None
+
+    def introduce(self, *, incarnation: int, disk: int, refused: Callable[[str], None]) -> None:
+        """What this node says of itself when it connects, and who hears why somebody does not want it."""
+        self._incarnation, self._disk = incarnation, disk
+        self._refused = refused
 
     def send(self, to: int, parcel: Parcel) -> None:
         link = self._links.get(to)
@@ -134,7 +141,8 @@ class Peers:
         heard_of = self._heard_of[node] = asyncio.Event()
         last_said = ""
         while True:
-            link = Link(Hello(self._cluster, self._node, node))
+            hello = Hello(self._cluster, self._node, node, incarnation=self._incarnation, disk=self._disk)
+            link = Link(hello)
             was_up = False
             try:
                 was_up = await self._hold(link, node, address)
@@ -145,6 +153,7 @@ class Peers:
                 self._links.pop(node, None)
                 link.abort("this node stops")
             delay_s = RECONNECT_FIRST_S if was_up else min(2 * delay_s, RECONNECT_MAX_S)
+            self._refused(why)
             if why != last_said:
                 self._log(f"peer {node} at {address}: {why}; trying again")
             last_said = "" if was_up else why

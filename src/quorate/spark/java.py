@@ -21,7 +21,8 @@ VERSIONS = (17, 21, 25)
 """What Spark 4.3 runs on."""
 ASK_S = 30.0
 INSTALL = (
-    "install one with `pip install 'quorate[local]'`, or Java 17 or 21 from your system, and set JAVA_HOME"
+    "install one with `pip install '.[local]'` in a clone of Quorate, or Java 17 or 21 from your system, "
+    "and set JAVA_HOME"
 )
 WRAPPER = """#!/bin/sh
 # Starts {java} without the incubator module that Spark asks for.

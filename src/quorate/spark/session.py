@@ -52,7 +52,9 @@ def local_session(
 ) -> Iterator[SparkSession]:
     """A session that ends with the block, with all that it kept on disk. Raises NoSpark or NoJava."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        raise NoSpark("Spark is not installed; install it with `pip install 'quorate[local]'`")
+        raise NoSpark(
+            "Spark is not installed; install it with `pip install '.[local]'` in a clone of Quorate"
+        )
     with tempfile.TemporaryDirectory(prefix="quorate-spark-", ignore_cleanup_errors=True) as scratch:
         environment = {
             "PYSPARK_PYTHON": sys.executable,

@@ -32,7 +32,7 @@ def test_without_its_packages_one_line_says_what_to_install(
     assert run(["demo"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "`pip install 'quorate[local]'`" in said.err
+    assert "`pip install '.[local]'`" in said.err
     assert said.err.count("\n") == 1
 
 

@@ -64,6 +64,17 @@ def test_saying_the_same_again_changes_nothing(log: Log) -> None:
     assert log.image.version == before
 
 
+def test_another_disk_of_the_same_life_is_not_registered(log: Log) -> None:
+    """It was made anew without saying that it replaces one: what that promised is forgotten."""
+    first, again, replaced = (
+        NodeInfo(3, 1, "h", 1, disk=7), NodeInfo(3, 1, "h", 1, disk=8), NodeInfo(3, 99, "h", 1, disk=8),
+    )  # fmt: skip
+    log.settle(RegisterNode(first), RegisterNode(again))
+    assert log.image.nodes[3] == first
+    log.settle(RegisterNode(replaced))
+    assert log.image.nodes[3] == replaced
+
+
 def test_of_two_topics_of_one_name_the_first_is_created(log: Log) -> None:
     second = Topic("orders", bytes(15) + b"p", "raft", ((Member(1, 1),),))
     log.settle(CreateTopic(ORDERS), CreateTopic(second))

