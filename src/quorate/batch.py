@@ -101,17 +101,18 @@ def parse_batch_header(payload: Buffer) -> BatchHeader:
     size = len(payload)
     if size < BATCH_MIN:
         raise BadBatch(f"{size} bytes are too few for a record batch, which has at least {BATCH_MIN}")
-    header = BatchHeader._make(BATCH_HEADER.unpack_from(payload))
+    header = BatchHeader(*BATCH_HEADER.unpack_from(payload))
+    records_count, offsets_count = header.record_count, header.last_offset_delta + 1
     if header.magic != MAGIC:
         raise BadBatch(f"record batch format {header.magic} is not supported, only format {MAGIC}")
     if header.length != size - LENGTH_EXCLUDES:
         raise BadBatch(f"the batch says {header.length + LENGTH_EXCLUDES} bytes, and {size} are there")
-    if header.last_offset_delta < 0:
+    if offsets_count < 1:
         raise BadBatch(f"last offset delta {header.last_offset_delta} is negative")
-    if not 0 <= header.record_count <= header.last_offset_delta + 1:
-        raise BadBatch(f"{header.record_count} records cannot take {header.last_offset_delta + 1} offsets")
-    if not header.compression and header.record_count * _RECORD_MIN > size - BATCH_MIN:
-        raise BadBatch(f"{header.record_count} records cannot be in {size - BATCH_MIN} bytes")
+    if not 0 <= records_count <= offsets_count:
+        raise BadBatch(f"{records_count} records cannot take {offsets_count} offsets")
+    if records_count * _RECORD_MIN > size - BATCH_MIN and not header.compression:
+        raise BadBatch(f"{records_count} records cannot be in {size - BATCH_MIN} bytes")
     return header
 
 

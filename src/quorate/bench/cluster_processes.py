@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -191,8 +192,22 @@ def free_ports(count: int) -> list[int]:
                 attempt.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if port not in found:
+        if port not in found and _is_claimed(port):
             found.append(port)
         if len(found) == count:
             return found
     raise ClusterFailed(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def _is_claimed(port: int) -> bool:
+    """For this process, until it ends: others that look for ports now do not take it before a node listens."""
+    if sys.platform != "linux":
+        return True
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0quorate-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    claim.detach()
+    return True

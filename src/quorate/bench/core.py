@@ -18,7 +18,7 @@ from quorate.bench.report import Report, Say, figure, ratios, within
 from quorate.bench.turns import in_turns
 from quorate.core import effects, events, raft
 from quorate.core.entry import NOWHERE, Header, Member
-from quorate.core.raft.messages import AppendEntries, AppendResponse, VoteResponse
+from quorate.core.raft.messages import AppendEntries, AppendResponse, GoneRequest, GoneResponse, VoteResponse
 
 SMALL, LARGE = 1, 1 << 20
 BATCH_BYTES = 69
@@ -95,6 +95,8 @@ class Leader:
             probe = message.prev.offset
             matched = message.headers[-1].last if message.headers else probe
             return AppendResponse(message.epoch, True, probe, matched, message.commit)
+        if isinstance(message, GoneRequest):
+            return GoneResponse(message.epoch, message.asked, gone=True)
         return VoteResponse(message.epoch, granted=True)
 
 

@@ -16,7 +16,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from quorate import __version__
-from quorate.cli import bench, demo, format, mutants, run_node, scenario, sim, sweep_command, topic, up  # noqa: A004
+from quorate.cli import (
+    bench,
+    cluster,
+    demo,
+    format,  # noqa: A004
+    mutants,
+    run_node,
+    scenario,
+    sim,
+    sweep_command,
+    topic,
+    up,
+)
 from quorate.cli.wrong import WrongUsage, in_one_line
 
 WRONG_USAGE, INTERRUPTED, READER_LEFT, ENDED = 2, 130, 141, 143
@@ -31,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (up, topic, format, run_node, sim, sweep_command, mutants, scenario, bench, demo):
+for part in (up, topic, cluster, format, run_node, sim, sweep_command, mutants, scenario, bench, demo):
     part.register(app)
 
 

@@ -25,6 +25,10 @@ quorate format data --node 1 --voters 1=10.0.0.1:9092,2=10.0.0.2:9092,3=10.0.0.3
 quorate format data --node 2 --voters (the same) --cluster (what the first one printed)
 quorate node data                  run it
 
+\b
+One more node for a cluster that runs:
+quorate format data --node 4 --listen 10.0.0.4:9092 --voters (the same) --cluster (the same)
+
 On one machine, [bold]quorate up[/bold] does all of it.
 """
 
@@ -36,14 +40,17 @@ def register(app: typer.Typer) -> None:
 def format_(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="What will be made: new, or empty.")],
     node: Annotated[
-        int, typer.Option(metavar="N", min=1, max=2**31 - 1, help="Which of the voters this is.")
+        int,
+        typer.Option(metavar="N", min=1, max=2**31 - 1, help="Which of the voters this is, or a new one."),
     ],
     voters: Annotated[
         str,
-        typer.Option(
-            metavar="N=HOST:PORT,…", help="The nodes that the cluster begins with, this one included."
-        ),
+        typer.Option(metavar="N=HOST:PORT,…", help="The nodes that the cluster begins with, or began with."),
     ],
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where it is to be found, if it is not one of the voters."),
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -54,21 +61,30 @@ def format_(
         bool,
         typer.Option(
             "--replaces",
-            help="This node was there before, and its disk is lost. It follows then, and counts no more.",
+            help="This node was there before, and its disk is lost. It counts no more until somebody "
+            "says `quorate cluster replace`.",
         ),
     ] = False,
 ) -> None:
     """Make the data directory of one node of a cluster.
 
-    The voters are named when a cluster is born; they agree on everything that all nodes must know.
+    The voters are named when a cluster is born; they agree on everything that all nodes must know. A node that
+    comes later is told the same ones.
     """
     addresses = parse_voters(voters)
-    if node not in addresses:
-        raise WrongUsage(f"--node {node} is not among the voters {', '.join(map(str, addresses))}; add it")
-    if replaces and cluster is None:
-        raise WrongUsage("--replaces brings a node back into its cluster; name that with --cluster")
+    if node not in addresses and listen is None:
+        known = ", ".join(map(str, addresses))
+        raise WrongUsage(
+            f"--node {node} is not among the voters {known}; add it, or say where it is with --listen"
+        )
+    if node in addresses and listen is not None:
+        raise WrongUsage(f"--listen: where node {node} is stands among the voters already; leave it out")
+    if cluster is None and (replaces or listen is not None):
+        option = "--replaces" if replaces else "--listen"
+        raise WrongUsage(f"{option} is for a node of a cluster that is there; name that with --cluster")
     name = cluster if cluster is not None else new_cluster_id()
-    make(directory, cluster=name, node=node, voters=addresses, replaces=replaces)
+    place = parse_listen(listen) if listen is not None else addresses[node]
+    make(directory, cluster=name, node=node, voters=addresses, listen=place, replaces=replaces)
     out = say.console()
     out.print(f"{directory} is ready: node {node} of cluster [bold]{name}[/bold]", soft_wrap=True)
     others = [other for other in addresses if other != node]
@@ -83,7 +99,13 @@ def format_(
 
 
 def make(
-    directory: Path, *, cluster: str, node: int, voters: dict[int, Address], replaces: bool = False
+    directory: Path,
+    *,
+    cluster: str,
+    node: int,
+    voters: dict[int, Address],
+    listen: Address,
+    replaces: bool = False,
 ) -> None:
     """Format a node's directory; what the world refuses is told in one line."""
     from random import SystemRandom
@@ -96,7 +118,13 @@ def make(
 
     try:
         format_node(
-            directory, cluster=cluster, node=node, voters=voters, replaces=replaces, rng=SystemRandom()
+            directory,
+            cluster=cluster,
+            node=node,
+            voters=voters,
+            listen=listen,
+            replaces=replaces,
+            rng=SystemRandom(),
         )
     except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError) as error:
         raise WrongUsage(str(error)) from error
@@ -108,6 +136,18 @@ def new_cluster_id() -> str:
         name = token_urlsafe(CLUSTER_ID_BYTES)
         if name[0].isalnum():
             return name
+
+
+def parse_listen(text: str) -> Address:
+    from quorate.node.config import BadConfig, parse_address
+
+    try:
+        address = parse_address(text)
+    except BadConfig as bad:
+        raise WrongUsage(f"--listen: {bad}") from bad
+    if address.port == 0:
+        raise WrongUsage("--listen: others must know its port; 0 is none")
+    return address
 
 
 def parse_voters(text: str) -> dict[int, Address]:

@@ -31,7 +31,7 @@ quorate sim raft --seed 7 --shrink           a failing world, made shorter
 
 [bold]Faults[/bold]
 all, none, or names with commas between:
-network crash power pause clock disk damage full-disk slow-disk wipe
+network crash power pause clock disk damage full-disk slow-disk wipe membership
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.

@@ -1,27 +1,19 @@
-"""`quorate topic`: create, list and delete topics of a running cluster."""
+"""`quorate topic`: create, list and delete topics of a running cluster; topic_copies.py moves their copies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from quorate.cli import say
+from quorate.cli import say, topic_copies
+from quorate.cli.options import SERVERS, Servers
 from quorate.cli.wrong import WrongUsage
 
-if TYPE_CHECKING:
-    from quorate.client import Cluster
+topic_app = typer.Typer(
+    no_args_is_help=True, help="Create, list and delete topics of a running cluster, and move their copies."
+)
 
-SERVERS = "127.0.0.1:9092"
-TIMEOUT_S = 20.0
-
-topic_app = typer.Typer(no_args_is_help=True, help="Create, list and delete topics of a running cluster.")
-
-Servers = Annotated[
-    str, typer.Option("--servers", "-b", metavar="HOST:PORT,…", help="Any nodes of the cluster.")
-]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 
 CREATE_EPILOG = """\b
@@ -36,6 +28,7 @@ def register(app: typer.Typer) -> None:
     topic_app.command("create", epilog=CREATE_EPILOG)(create)
     topic_app.command("list")(list_)
     topic_app.command("delete")(delete)
+    topic_copies.register(topic_app)
     app.add_typer(topic_app, name="topic")
 
 
@@ -55,6 +48,7 @@ def create(
     ] = None,
 ) -> None:
     """Create a topic; it can be written to when this ends."""
+    from quorate.cli.orders import reached
     from quorate.client.admin import create_topic
 
     settings = {"quorate.replication": replication}
@@ -63,7 +57,7 @@ def create(
         if not equals or not key:
             raise WrongUsage(f"--config {setting!r}: write KEY=VALUE")
         settings[key] = value
-    with _cluster(servers) as cluster:
+    with reached(servers) as cluster:
         create_topic(
             cluster, name, partitions_count=partitions, replicas_count=replicas or -1, config=settings
         )
@@ -72,10 +66,11 @@ def create(
 
 def list_(servers: Servers = SERVERS) -> None:
     """List the topics, with the node that leads each partition."""
+    from quorate.cli.orders import reached
     from quorate.client import LATEST
     from quorate.client.admin import list_topics
 
-    with _cluster(servers) as cluster:
+    with reached(servers) as cluster:
         rows = []
         for topic in list_topics(cluster):
             led = {part.number: LATEST for part in topic.partitions if part.leader > 0}
@@ -93,21 +88,9 @@ def list_(servers: Servers = SERVERS) -> None:
 
 def delete(name: Name, servers: Servers = SERVERS) -> None:
     """Delete a topic, with all that is in it."""
+    from quorate.cli.orders import reached
     from quorate.client.admin import delete_topic
 
-    with _cluster(servers) as cluster:
+    with reached(servers) as cluster:
         delete_topic(cluster, name)
     say.console().print(f"topic {name} is deleted")
-
-
-@contextmanager
-def _cluster(servers: str) -> Iterator[Cluster]:
-    from quorate.client import ClientError, Cluster
-
-    try:
-        with Cluster(servers, client_id="quorate-topic", timeout_s=TIMEOUT_S) as cluster:
-            yield cluster
-    except ValueError as wrong:
-        raise WrongUsage(f"--servers: {wrong}") from wrong
-    except ClientError as error:
-        raise WrongUsage(str(error)) from error

@@ -153,7 +153,8 @@ def make_all(directory: Path, cluster: LocalCluster) -> None:
     """Every node's directory, and then the file that says that all were made."""
     addresses = cluster.addresses()
     for node in addresses:
-        make(node_directory(directory, node), cluster=cluster.cluster, node=node, voters=addresses)
+        place = node_directory(directory, node)
+        make(place, cluster=cluster.cluster, node=node, voters=addresses, listen=addresses[node])
     write_durably(directory / CLUSTER_FILE, msgspec.json.encode(cluster))
 
 

@@ -68,6 +68,14 @@ def list_topics(cluster: Cluster) -> list[TopicInfo]:
     return [found[name] for name in names]
 
 
+def find_nodes(cluster: Cluster) -> tuple[str, dict[int, tuple[str, int]]]:
+    """The cluster's id, and where its nodes are; raises Unreachable."""
+    values = {"topics": [], "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+    answer = _ask(cluster, cluster.ask_anybody, Api.METADATA, METADATA_VERSION, values)
+    nodes = {int(broker.node_id): (str(broker.host), int(broker.port)) for broker in answer.brokers}
+    return str(answer.cluster_id), dict(sorted(nodes.items()))
+
+
 def _timeout(cluster: Cluster) -> timedelta:
     return timedelta(seconds=cluster.timeout_s * NODE_SHARE)
 

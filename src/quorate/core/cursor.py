@@ -15,8 +15,13 @@ from __future__ import annotations
 from collections import deque
 from enum import StrEnum
 
-from quorate.core.entry import EntryId, Header, Snapshot, Span
+from quorate.core.entry import EntryId, Header, Member, Snapshot, Span
 from quorate.core.log import LogView
+
+BEATS_EAGER = 8
+"""So many heartbeats go out to a follower that is silent,"""
+BEATS_LAZY = 8
+"""and then one out of so many."""
 
 
 class Phase(StrEnum):
@@ -30,6 +35,7 @@ class Cursor:
         "_hinted",
         "_inflight",
         "agreed",
+        "beats",
         "commit",
         "contradicted",
         "end",
@@ -40,6 +46,7 @@ class Cursor:
         "next",
         "node",
         "phase",
+        "priority",
         "probe",
         "quiet",
         "reading",
@@ -51,6 +58,9 @@ class Cursor:
         self.node = node
         self.incarnation = incarnation
         self.last_heard = now
+        self.beats = 0
+        """Heartbeats since it was last heard of."""
+        self.priority = 1
         self.search_anew(log)
 
     def search_anew(self, log: LogView) -> None:
@@ -74,6 +84,19 @@ class Cursor:
         self.snapshot: Snapshot | None = None
         self._inflight: deque[tuple[int, int]] = deque()
         self.inflight_bytes = 0
+
+    @property
+    def member(self) -> Member:
+        return Member(self.node, self.incarnation)
+
+    def heard(self, now: float) -> None:
+        self.last_heard = now
+        self.beats = 0
+
+    def is_due(self) -> bool:
+        """Whether this heartbeat is for it, too: one that does not answer is tried less often."""
+        self.beats += 1
+        return self.beats <= BEATS_EAGER or self.beats % BEATS_LAZY == 0
 
     def __str__(self) -> str:
         return f"n{self.node} {self.phase} matched {self.matched} next {self.next}"
@@ -137,10 +160,13 @@ class Cursor:
     # --- streaming ---
 
     def sent(self, headers: tuple[Header, ...]) -> None:
-        size = sum(header.size for header in headers)
-        self._inflight.append((headers[-1].last, size))
+        size = 0
+        for header in headers:
+            size += header.size
+        last = headers[-1].last
+        self._inflight.append((last, size))
         self.inflight_bytes += size
-        self.next = headers[-1].last + 1
+        self.next = last + 1
 
     def has_room(self, *, bytes_max: int, messages_max: int) -> bool:
         return self.inflight_bytes < bytes_max and len(self._inflight) < messages_max

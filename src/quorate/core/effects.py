@@ -96,7 +96,7 @@ class TakeSnapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outcome(StrEnum):
-    """What became of a proposal."""
+    """What became of a proposal, a read or a command."""
 
     SETTLED = "settled"
     NOT_LEADER = "not leader"
@@ -110,16 +110,28 @@ class Outcome(StrEnum):
     """The producer goes by a newer epoch now."""
     DUPLICATE = "duplicate"
     """Settled so long ago that nobody remembers where."""
+    REFUSED = "refused"
+    """A command that must not be carried out now; `why` says why not."""
+    TIMED_OUT = "timed out"
+    """A command that was given up, or a read that waited in vain: nothing has changed."""
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """Answer a client. `offset` is a settled proposal's first; `leader` a hint for the next try."""
+    """Answer a client. `leader` is a hint for the next try.
+
+    SETTLED means, for a proposal: `offset` is its first; for a read: everything up to `offset` may be read, and
+    that is all that was settled when the read began; for a change of membership: `offset` is the entry that
+    ended it; for a transfer: `leader` leads.
+    """
 
     request: int
     outcome: Outcome
     offset: int = -1
     epoch: int = 0
     leader: int = 0
+    timestamp: int = 0
+    """A settled proposal's, in milliseconds, where leaders give them out (YB-14)."""
+    why: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):

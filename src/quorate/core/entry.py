@@ -75,19 +75,80 @@ class NoOp(msgspec.Struct, frozen=True, gc=False, tag="noop"):
     leader: int
 
 
+class Wanted(msgspec.Struct, frozen=True, gc=False):
+    """Where an open change of membership is to end."""
+
+    ensemble: tuple[Member, ...]
+    learners: tuple[Member, ...] = ()
+
+
 class Membership(msgspec.Struct, frozen=True, gc=False, tag="membership"):
-    """Who counts from this entry on. `outgoing` is the old ensemble while a change is joint."""
+    """Who counts from this entry on (YB-12).
+
+    At rest nothing is `wanted`. A change first lets those who are new follow as learners; then it is *joint*:
+    `ensemble` is already the wanted one, `outgoing` the one before, and both must agree; then it is at rest
+    again. What is wanted stands in the log from the first step, so that every leader can go on with it.
+    """
 
     ensemble: tuple[Member, ...]
     learners: tuple[Member, ...] = ()
     outgoing: tuple[Member, ...] = ()
+    wanted: Wanted | None = None
+
+    @property
+    def voters(self) -> frozenset[Member]:
+        """Everybody who counts in one of the ensembles."""
+        return frozenset(self.ensemble + self.outgoing)
+
+    @property
+    def members(self) -> frozenset[Member]:
+        """Everybody who is sent the log."""
+        return frozenset(self.ensemble + self.outgoing + self.learners)
+
+    @property
+    def is_joint(self) -> bool:
+        return bool(self.outgoing)
+
+    def __str__(self) -> str:
+        def nodes(members: tuple[Member, ...]) -> str:
+            return "{" + ",".join(f"n{member.node}" for member in members) + "}"
+
+        said = nodes(self.outgoing) + "+" + nodes(self.ensemble) if self.outgoing else nodes(self.ensemble)
+        if self.learners:
+            said += f" learners {nodes(self.learners)}"
+        if self.wanted is not None and not self.outgoing:
+            said += f" to be {nodes(self.wanted.ensemble)}"
+        return said
 
 
-Control = NoOp | Membership
+class Ceiling(msgspec.Struct, frozen=True, gc=False, tag="ceiling"):
+    """No leader of an epoch up to this entry's gives out a timestamp above `upto` (milliseconds; YB-14)."""
+
+    upto: int
+
+
+Control = NoOp | Membership | Ceiling
 """Control records known so far; CONFIRM, ROLLBACK, PROMOTE and transaction markers join them."""
 
-STICKY_CONTROLS: tuple[type, ...] = (Membership,)
-"""Controls that stay in force after they are settled, and so stay in a log's control index."""
+STICKY_CONTROLS: tuple[type, ...] = (Membership, Ceiling)
+"""Controls that stay in force after they are settled, until the next of their kind, and so stay in a log's
+control index."""
+
+
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """The controls in force at some place of a log, for whoever does not have the entries before it."""
+
+    membership: Membership | None = None
+    """None: the one that the replica was born with."""
+    ceiling: int = 0
+
+    def after(self, control: Control) -> Standing:
+        """What stands behind this control."""
+        if type(control) is Membership:
+            return Standing(control, self.ceiling)
+        if type(control) is Ceiling:
+            return Standing(self.membership, control.upto)
+        return self
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
@@ -125,6 +186,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     last: EntryId
     checksum: int
     size: int
+    standing: Standing = Standing()
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):

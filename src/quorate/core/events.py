@@ -6,11 +6,12 @@ Disk orders carry an io number; numbers rise by one per replica, and completions
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from quorate.core.entry import EntryId, Header, Member, Snapshot, Span
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span
 
 
 class Recovered(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +54,27 @@ class Proposed(msgspec.Struct, frozen=True, gc=False):
 
     request: int
     headers: tuple[Header, ...]
+    wall_ms: int = 0
+    """The time of day where it arrived, for leaders that give out timestamps."""
+
+
+class ReadLevel(StrEnum):
+    """What a reader insists on."""
+
+    LINEARIZABLE = "linearizable"
+    """Everything that was settled anywhere when the read began, by asking a majority (read index)."""
+    LEASE = "lease"
+    """The same without asking, while clocks run within the stated drift of each other."""
+    AT_OFFSET = "at offset"
+    """What one replica has, leader or not, once that reaches as far as the given offset."""
+
+
+class ReadAsked(msgspec.Struct, frozen=True, gc=False):
+    """A client wants to know up to where it may read here. Answered by a `Reply`."""
+
+    request: int
+    level: ReadLevel
+    offset: int = -1
 
 
 class Persisted(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +92,8 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
 
     io: int
     reason: str
+    head: EntryId = NOWHERE
+    """Where the log on disk ends, be it readable or not."""
 
 
 class Loaded(msgspec.Struct, frozen=True, gc=False):
@@ -108,7 +132,7 @@ class Suspected(msgspec.Struct, frozen=True, gc=False):
 
 
 class Commanded(msgspec.Struct, frozen=True, gc=False):
-    """Somebody with authority (a person, the operator, the controller) ordered something."""
+    """Somebody with authority (a person, the operator, the controller) ordered something: see commands.py."""
 
     command: Any
 
@@ -121,6 +145,7 @@ Event = (
     Started
     | Received
     | Proposed
+    | ReadAsked
     | Persisted
     | Failed
     | Loaded

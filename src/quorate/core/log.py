@@ -81,6 +81,13 @@ class LogView:
         place = bisect_left(self._lasts, offset + 1)
         return self.window[place - 1].id if place else None
 
+    def newest(self, kind: type) -> Header | None:
+        """The newest control of that kind that is known here, settled or not."""
+        for header in reversed(self.controls):
+            if type(header.control) is kind:
+                return header
+        return None
+
     def headers_from(self, first: int, *, bytes_max: int, count_max: int) -> tuple[Header, ...] | None:
         """Contiguous headers from the entry that holds `first`; None if it is not in the window."""
         window = self.window
@@ -125,13 +132,16 @@ class LogView:
         self.head = to
 
     def settle(self, offset: int) -> None:
-        """Controls that are settled and not sticky have done their work."""
+        """Controls that are settled have done their work, but for the newest sticky one of each kind."""
         if self.controls and self.controls[0].last <= offset:
-            self.controls = [
-                header
-                for header in self.controls
-                if header.last > offset or isinstance(header.control, STICKY_CONTROLS)
-            ]
+            settled = [header for header in self.controls if header.last <= offset]
+            stand = {
+                type(header.control): header
+                for header in settled
+                if isinstance(header.control, STICKY_CONTROLS)
+            }
+            above = self.controls[len(settled) :]
+            self.controls = sorted(stand.values(), key=lambda header: header.offset) + above
 
     def remove_prefix(self, to: EntryId) -> None:
         """Forget entries up to `to`, which a snapshot covers."""
@@ -174,6 +184,12 @@ class LogView:
         place = bisect_left(self._lasts, last.offset + 1)
         del self.window[:place]
         del self._lasts[:place]
+
+    def fall_back(self, before: EntryId, head: EntryId) -> None:
+        """What was to be cut behind `before` is still there, up to `head`, and cannot be read."""
+        self.cut(before)
+        self.head = head
+        self.faulty = (*self.faulty, Span(before, head))
 
     def repaired(self, headers: tuple[Header, ...]) -> None:
         """Faulty entries are whole again, from the front of their span."""

@@ -30,7 +30,8 @@ def has_joint_majority(
 
 def majority_offset(offsets: Mapping[Member, int], ensemble: tuple[Member, ...]) -> int:
     """The highest offset that a majority of the ensemble has reached; -1 for those not in the map."""
-    reached = sorted((offsets.get(member, -1) for member in ensemble), reverse=True)
+    reached = [offsets.get(member, -1) for member in ensemble]
+    reached.sort(reverse=True)
     return reached[majority(len(ensemble)) - 1]
 
 

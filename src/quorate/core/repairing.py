@@ -36,10 +36,10 @@ def why_not(log: LogView, span: Span) -> str:
 class Repairing:
     """One replica's quest for its missing entries: one span at a time, one peer at a time."""
 
-    __slots__ = ("_answers", "_asked", "_peers", "_turn", "asked_at", "reported", "retry_s", "settled")
+    __slots__ = ("_answers", "_asked", "_turn", "asked_at", "peers", "reported", "retry_s", "settled")
 
     def __init__(self, peers: tuple[int, ...], retry_s: float) -> None:
-        self._peers = peers
+        self.peers = peers
         self._turn = 0
         self._answers: dict[int, str] = {}
         self._asked: Span | None = None
@@ -60,7 +60,7 @@ class Repairing:
         return span
 
     def deadline(self, log: LogView) -> float | None:
-        if not log.faulty or not self._peers:
+        if not log.faulty or not self.peers:
             return None
         return 0.0 if self.asked_at is None else self.asked_at + self.retry_s
 
@@ -71,7 +71,7 @@ class Repairing:
         if span is None or due is None or now < due:
             return None
         self.asked_at = now
-        peer = self._peers[self._turn % len(self._peers)]
+        peer = self.peers[self._turn % len(self.peers)]
         self._turn += 1
         return peer, span
 
@@ -83,7 +83,7 @@ class Repairing:
             self._asked = span
             self._answers.clear()
         self._answers[peer] = reason
-        if any(self._answers.get(other) != DAMAGED for other in self._peers) or self.reported == span:
+        if any(self._answers.get(other) != DAMAGED for other in self.peers) or self.reported == span:
             return False
         self.reported = span
         return True

@@ -4,7 +4,8 @@ The node process and the simulator both drive this code, so that the glue betwee
 acknowledge-before-flush bugs live, is simulated too.
 """
 
-from quorate.host.host import Host, HostSettings, Observer
+from quorate.host.contract import HostSettings, Observer
+from quorate.host.host import Host
 from quorate.host.parcel import Parcel, Ping
 from quorate.host.replicas import Hosted, ReplicaRecord
 

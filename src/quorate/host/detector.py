@@ -59,5 +59,5 @@ class Detector:
         suspected = tuple(peer for peer in self._peers if now >= self._suspicion[peer])
         for peer in suspected:
             self._suspicion[peer] = now + self._settings.suspect_s
-        self.deadline = min(self._next_ping, *(self._suspicion[peer] for peer in self._peers))
+        self.deadline = min([self._next_ping, *(self._suspicion[peer] for peer in self._peers)])
         return ping, suspected

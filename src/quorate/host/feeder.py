@@ -15,6 +15,8 @@ from quorate.storage.frame import Frame
 from quorate.storage.store import Store
 
 FEED_BYTES_MAX = 1 << 20
+LONG_AGO = float("-inf")
+"""Instead of the time: what was applied is looked at, not who has waited too long."""
 
 
 class Feeder:
@@ -32,7 +34,7 @@ class Feeder:
         log = hosted.replica.log
         while hosted.applied.offset < hosted.commit and not hosted.feeding and hosted.restoring is None:
             first = hosted.applied.offset + 1
-            if first <= log.base.offset or log.span_at(first) is not None:
+            if first <= log.base.offset or (log.faulty and log.span_at(first) is not None):
                 return  # A snapshot or a repair will bring it.
             frames = self._store.frames(hosted.partition, first, hosted.commit, FEED_BYTES_MAX)
             if frames is None:
@@ -42,12 +44,14 @@ class Feeder:
                 return
             if not _settle(hosted, frames):
                 return
+            hosted.answer_readers(LONG_AGO)
 
     def _when_read(self, hosted: Hosted, first: int) -> Callable[[list[Frame]], None]:
         def done(frames: list[Frame]) -> None:
             hosted.feeding = False
             restored = hosted.applied.offset + 1 != first  # A snapshot took their place meanwhile.
             if restored or _settle(hosted, frames):
+                hosted.answer_readers(LONG_AGO)
                 self.feed(hosted)
                 self._settled(hosted)
 
@@ -60,7 +64,7 @@ class Feeder:
             done(events.SnapshotFailed("there is nothing new to take one of"))
             return
         data = hosted.manifest()
-        snapshot = Snapshot(hosted.applied, hosted.applied_checksum, len(data))
+        snapshot = hosted.snapshot_of(len(data))
 
         def saved(error: Exception | None) -> None:
             if error is None:
@@ -82,6 +86,7 @@ class Feeder:
                 return
             if snapshot.last.offset > hosted.applied.offset:
                 hosted.restore(data)
+                hosted.answer_readers(LONG_AGO)
             self.feed(hosted)
             self._settled(hosted)
 
@@ -96,5 +101,7 @@ def _settle(hosted: Hosted, frames: list[Frame]) -> bool:
         hosted.tally.settle(frame.header, frame.checksum, frame.payload)
         hosted.machine.settle(frame.header, frame.checksum, frame.payload)
         hosted.applied, hosted.applied_checksum = frame.header.id, frame.checksum
+        if frame.header.control is not None:
+            hosted.standing = hosted.standing.after(frame.header.control)
         progress = True
     return progress

@@ -12,62 +12,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from quorate import batch
-from quorate.core import effects, events, raft
+from quorate.core import commands, effects, events
 from quorate.core.carrying import CarriesChunk
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import Flag, Header, Kind, Member, Partition, Snapshot, Span
-from quorate.host.detector import Detector, DetectorSettings
+from quorate.core.entry import Header, Kind, Member, Partition, Snapshot, Span
+from quorate.host.contract import NOTHING, Context, HostSettings, Observer, header_of, same_entry
+from quorate.host.detector import Detector
 from quorate.host.feeder import Feeder
 from quorate.host.parcel import Parcel, Ping, packed, unpacked
 from quorate.host.producing import Answer
-from quorate.host.replicas import Hosted, ReplicaRecord, as_recovered, decode_record, encode_record
-from quorate.machine.producers import Numbered, numbered
+from quorate.host.replicas import Hosted, Reader, ReplicaRecord, as_recovered, decode_record, encode_record
+from quorate.machine.producers import numbered
 from quorate.storage.disk import Buffer, Disk
 from quorate.storage.frame import Frame
-from quorate.storage.store import Store, StoreSettings
+from quorate.storage.store import Store
 
 BYTES_UNBOUNDED = 1 << 62
 """Where the core has already bounded what it asks for."""
-
-
-class HostSettings(msgspec.Struct, frozen=True, gc=False):
-    store: StoreSettings = StoreSettings()
-    metadata: raft.Tuning = raft.Tuning()
-    """For the metadata group: it is small, and what it says must be soon known again after a restart."""
-    raft: raft.Tuning = raft.Tuning()
-    detector: DetectorSettings = DetectorSettings()
-    waiting_bytes_max: int = 64 << 20
-    """Proposals are answered BUSY while more than this waits for the disk, over all replicas."""
-
-
-class Observer(Protocol):
-    """Somebody who watches: the simulator's invariants and story, a node's metrics."""
-
-    def stepped(
-        self, now: float, node: int, hosted: Hosted, event: events.Event, ordered: list[effects.Effect]
-    ) -> None: ...
-
-    def reported(self, now: float, node: int, partition: Partition, report: effects.Report) -> None: ...
-
-
-class Context(msgspec.Struct, gc=False):
-    """The bytes that a step is about."""
-
-    frames: dict[int, Frame] = {}
-    payloads: Sequence[Buffer] = ()
-    chunk: bytes = b""
-    numbered: Numbered | None = None
-    """A proposal's place among those of its producer, if it has one."""
-
-
-NOTHING = Context()
 
 
 class Host:
@@ -84,8 +53,12 @@ class Host:
         observer: Observer | None = None,
         settled: Callable[[Hosted], None] = lambda _: None,
         led: Callable[[Hosted], None] = lambda _: None,
+        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`settled` is called when a replica has settled more, `led` when it knows another leader."""
+        """`settled` is called when a replica has settled more, `led` when it knows another leader.
+
+        `wall_ms` is the time of day, for the timestamps that leaders give out (YB-14).
+        """
         self.node = node
         self.hosted: dict[Partition, Hosted] = {}
         self.stopped: str | None = None
@@ -99,8 +72,8 @@ class Host:
         self._observer = observer
         self._settled = settled
         self._led = led
+        self._wall_ms = wall_ms
         self._boot = rng.getrandbits(63)
-        self._peers: set[int] = set()
         self._detector = Detector(settings.detector)
         self._queue: deque[tuple[Hosted, events.Event, Context]] = deque()
         self._draining = False
@@ -140,7 +113,7 @@ class Host:
         self._drain()
 
     def remove(self, now: float, partition: Partition) -> None:
-        """Hold this replica no more, and remove its files: its topic was deleted."""
+        """Hold this replica no more, and remove its files: its topic was deleted, or it left the ensemble."""
         self._now = now
         hosted = self.hosted.pop(partition)
         hosted.gone = True
@@ -149,6 +122,9 @@ class Host:
         for request, answer in hosted.answers.items():
             answer(Reply(request, Outcome.UNKNOWN))
         hosted.answers.clear()
+        for reader in hosted.readers:
+            reader.answer(Reply(reader.reply.request, Outcome.UNKNOWN))
+        hosted.readers.clear()
         self._drain()
 
     def _start(self, partition: Partition, record: ReplicaRecord) -> None:
@@ -160,10 +136,8 @@ class Host:
         snapshot = None
         if data is not None:
             hosted.restore(data)
-            snapshot = Snapshot(hosted.applied, hosted.applied_checksum, len(data))
+            snapshot = hosted.snapshot_of(len(data))
         self._tell(hosted, events.Started(as_recovered(log, record, snapshot)))
-        self._peers.update(hosted.replica.peers)
-        self._detector.watch(self._now, tuple(sorted(self._peers)))
 
     # --- what comes in ---
 
@@ -171,7 +145,7 @@ class Host:
         self._now = now
         if parcel.partition is None:
             if self._detector.pinged(now, parcel.sender.node, parcel.message.boot):
-                self._suspect(parcel.sender.node)
+                self.suspect(parcel.sender.node)
             return
         self._detector.heard(now, parcel.sender.node)
         hosted = self.hosted.get(parcel.partition)
@@ -182,7 +156,9 @@ class Host:
             return  # The bytes are not what the message says: as if it had been lost.
         context = NOTHING
         if parcel.frames or parcel.chunk:
-            context = Context({frame.header.offset: frame for frame in parcel.frames}, chunk=parcel.chunk)
+            context = Context(chunk=parcel.chunk)
+            for frame in parcel.frames:
+                context.frames[frame.header.offset] = frame
         self._tell(hosted, events.Received(parcel.sender, message), context)
         self._drain()
 
@@ -205,7 +181,7 @@ class Host:
         produced: batch.BatchHeader | None = None
         for payload in payloads:
             parsed = batch.parse_batch_header(payload)
-            headers.append(_header_of(parsed))
+            headers.append(header_of(parsed))
             if parsed.producer_id >= 0:
                 produced = parsed
         context = Context(payloads=payloads)
@@ -215,7 +191,54 @@ class Host:
                 answer(Reply(request, Outcome.OUT_OF_ORDER, leader=hosted.replica.leader))
                 return
         hosted.answers[request] = answer
-        self._tell(hosted, events.Proposed(request, tuple(headers)), context)
+        self._tell(hosted, events.Proposed(request, tuple(headers), self._wall_ms()), context)
+        self._drain()
+
+    def read(
+        self, now: float, partition: Partition, level: events.ReadLevel, answer: Answer, *, offset: int = -1
+    ) -> None:
+        """Up to where a client may read here; see `ReadLevel`. The answer's `offset` is applied here by then."""
+        self._now = now
+        hosted = self.hosted[partition]
+
+        def when_applied(reply: Reply) -> None:
+            if reply.outcome is not Outcome.SETTLED or hosted.applied.offset >= reply.offset:
+                answer(reply)
+                return
+            # What must be read back first is not there yet; perhaps it is damaged.
+            wanted = offset if level is events.ReadLevel.AT_OFFSET else reply.offset
+            deadline = self._now + hosted.replica.config.tuning.read_wait_s
+            hosted.readers.append(Reader(wanted, deadline, reply, answer))
+            hosted.answer_readers(self._now)
+            self._schedule(hosted)
+
+        request = hosted.expect(when_applied)
+        self._tell(hosted, events.ReadAsked(request, level, offset))
+        self._drain()
+
+    def change(
+        self,
+        now: float,
+        partition: Partition,
+        answer: Answer,
+        *,
+        ensemble: tuple[Member, ...],
+        learners: tuple[Member, ...] = (),
+    ) -> None:
+        """Let the ensemble be this one; answered when it is, or why not."""
+        self._now = now
+        hosted = self.hosted[partition]
+        request = hosted.expect(answer)
+        command = commands.ChangeMembership(request, tuple(sorted(ensemble)), tuple(sorted(learners)))
+        self._tell(hosted, events.Commanded(command))
+        self._drain()
+
+    def transfer(self, now: float, partition: Partition, answer: Answer, *, to: int) -> None:
+        """Let that node lead; answered when it does, or why not."""
+        self._now = now
+        hosted = self.hosted[partition]
+        request = hosted.expect(answer)
+        self._tell(hosted, events.Commanded(commands.TransferLeadership(request, to)))
         self._drain()
 
     def fetch(
@@ -275,6 +298,7 @@ class Host:
             if hosted.scheduled != place:
                 continue
             hosted.scheduled = None
+            hosted.answer_readers(now)
             due = hosted.replica.deadline()
             if due is not None and due <= now:
                 self._tell(hosted, events.TimePassed())
@@ -284,11 +308,17 @@ class Host:
         for peer in ping:
             self._send(peer, Parcel(None, Member(self.node, 0), Ping(self._boot)))
         for peer in suspected:
-            self._suspect(peer)
+            self.suspect(peer)
         self._drain()
         self.store.tick(now)
 
-    def _suspect(self, peer: int) -> None:
+    def _watch_peers(self) -> None:
+        """Who shares a replica with us has changed."""
+        peers = {peer for hosted in self.hosted.values() for peer in hosted.peers}
+        self._detector.watch(self._now, tuple(sorted(peers)))
+
+    def suspect(self, peer: int) -> None:
+        """Nothing was heard from that node for too long, or it is in another life now."""
         for hosted in self.hosted.values():
             if peer in hosted.replica.peers:
                 self._tell(hosted, events.Suspected(peer))
@@ -318,7 +348,7 @@ class Host:
         # An installation that was ordered before is durable, and is still being read (seed 316).
         if hosted.restoring is not None and hosted.restoring[0] >= io:
             hosted.restoring = None
-        self._tell(hosted, events.Failed(io, reason))
+        self._tell(hosted, events.Failed(io, reason, self.store.head(partition)))
         self._drain()
 
     def damaged(self, partition: Partition, span: Span) -> None:
@@ -368,15 +398,19 @@ class Host:
                 for effect in ordered:
                     _EXECUTE[type(effect)](self, hosted, effect, context)
                 self._schedule(hosted)
-                if hosted.replica.leader != hosted.leader:
-                    hosted.leader = hosted.replica.leader
+                replica = hosted.replica
+                if replica.leader != hosted.leader:
+                    hosted.leader = replica.leader
                     self._led(hosted)
+                if replica.peers is not hosted.peers:
+                    hosted.peers = replica.peers
+                    self._watch_peers()
         finally:
             self._draining = False
 
     def _schedule(self, hosted: Hosted) -> None:
         """A deadline that moved away keeps its old place: it comes up early once, and is looked at then."""
-        due = hosted.replica.deadline()
+        due = hosted.deadline()
         if due is not None and (hosted.scheduled is None or due < hosted.scheduled):
             hosted.scheduled = due
             self._pushes += 1
@@ -388,9 +422,11 @@ class Host:
         headers = effect.headers
         if headers[0].offset in context.frames:
             frames = [context.frames[header.offset] for header in headers]
-            assert all(map(_same_entry, frames, headers))
+            assert all(map(same_entry, frames, headers))
         else:
-            frames = self.store.seal(hosted.partition, headers, context.payloads)
+            # A leader's own control entries come before what was proposed, in orders of their own.
+            payloads = () if headers[0].kind == Kind.CONTROL else context.payloads
+            frames = self.store.seal(hosted.partition, headers, payloads)
         self.store.append(hosted.partition, effect.io, frames)
 
     def _cut(self, hosted: Hosted, effect: effects.Cut, _: Context) -> None:
@@ -428,24 +464,26 @@ class Host:
     def _send_with_frames(
         self, hosted: Hosted, effect: effects.Send, headers: tuple[Header, ...], context: Context
     ) -> None:
-        def send(frames: list[Frame]) -> None:
-            # A log that was cut meanwhile no longer holds them: as if the message had been lost.
-            if len(frames) == len(headers) and all(map(_same_entry, frames, headers)):
-                message = packed(effect.message)
-                self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, tuple(frames)))
-
-        partition, first, last = hosted.partition, headers[0].offset, headers[-1].last
+        first, last = headers[0].offset, headers[-1].last
         if first in context.frames:
             found = [context.frames.get(header.offset) for header in headers]
-            send([frame for frame in found if frame is not None])
+            self._send_frames(hosted, effect, headers, [frame for frame in found if frame is not None])
             return
-        in_memory = self.store.frames(partition, first, last, BYTES_UNBOUNDED)
+        in_memory = self.store.frames(hosted.partition, first, last, BYTES_UNBOUNDED)
         if in_memory is not None:
-            send(in_memory)
+            self._send_frames(hosted, effect, headers, in_memory)
             return
-        done = self._once(hosted, effect, send)
+        done = self._once(hosted, effect, partial(self._send_frames, hosted, effect, headers))
         if done is not None:
-            self._read_on(partition, first, last, [], done)
+            self._read_on(hosted.partition, first, last, [], done)
+
+    def _send_frames(
+        self, hosted: Hosted, effect: effects.Send, headers: tuple[Header, ...], frames: list[Frame]
+    ) -> None:
+        # A log that was cut meanwhile no longer holds them: as if the message had been lost.
+        if len(frames) == len(headers) and all(map(same_entry, frames, headers)):
+            message = packed(effect.message)
+            self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, tuple(frames)))
 
     def _read_on(
         self, partition: Partition, first: int, last: int, found: list[Frame], done: Callable[[Any], None]
@@ -541,17 +579,6 @@ class Host:
             self._drain()
 
         self._feeder.take_snapshot(hosted, done)
-
-
-def _same_entry(frame: Frame, header: Header) -> bool:
-    found = frame.header
-    return found.offset == header.offset and found.epoch == header.epoch and found.count == header.count
-
-
-def _header_of(parsed: batch.BatchHeader) -> Header:
-    flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
-    size = parsed.length + batch.LENGTH_EXCLUDES
-    return Header(0, 0, parsed.last_offset_delta + 1, size, Kind.RECORDS, flags, parsed.crc)
 
 
 _EXECUTE: dict[type, Callable[[Host, Hosted, Any, Context], None]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from quorate.core.entry import FORMAT_VERSION, EntryId, Header, Member, Partition
 from quorate.storage.frame import Frame
@@ -34,7 +35,7 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
 
 def packed(message: Any) -> Any:
     """The message without its headers: the frames beside it say the same, and are what will be stored."""
-    return msgspec.structs.replace(message, headers=()) if getattr(message, "headers", ()) else message
+    return replace(message, headers=()) if getattr(message, "headers", ()) else message
 
 
 def unpacked(parcel: Parcel) -> Any | None:
@@ -56,7 +57,7 @@ def unpacked(parcel: Parcel) -> Any | None:
             return None
         headers.append(frame.header)
         before = frame
-    return msgspec.structs.replace(message, headers=tuple(headers))
+    return replace(message, headers=tuple(headers))
 
 
 def _entry_before(message: Any) -> EntryId | None:

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from quorate.core import raft
-from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Snapshot
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Snapshot, Standing
 from quorate.core.events import Event, Proposed, Recovered
 from quorate.host.producing import Answer, Desk, Leading
 from quorate.machine import Machine
@@ -56,6 +57,16 @@ class Manifest(msgspec.Struct, frozen=True, gc=False):
     checksum: int
     tally: bytes
     machine: bytes
+    standing: Standing = Standing()
+
+
+class Reader(msgspec.Struct, frozen=True, gc=False):
+    """A read that the replica has answered, and whose answer waits until the machine has applied so much."""
+
+    wanted: int
+    deadline: float
+    reply: Reply
+    answer: Answer
 
 
 class Hosted:
@@ -73,11 +84,14 @@ class Hosted:
         "leader",
         "machine",
         "partition",
+        "peers",
+        "readers",
         "record",
         "replica",
         "requests",
         "restoring",
         "scheduled",
+        "standing",
         "tally",
     )
 
@@ -94,6 +108,11 @@ class Hosted:
         self.applied = NOWHERE
         """The last entry that the machine has settled, and the checksum of its frame."""
         self.applied_checksum = 0
+        self.standing = Standing()
+        """The controls in force there."""
+        self.peers: tuple[int, ...] = ()
+        """The nodes that the failure detector watches for it."""
+        self.readers: list[Reader] = []
         self.commit = -1
         self.feeding = False
         """A read for the machine is under way."""
@@ -108,6 +127,36 @@ class Hosted:
         """Whom everybody was told to ask."""
         self.gone = False
         """Removed: what still comes back for it is for nobody."""
+
+    def expect(self, answer: Answer) -> int:
+        """The number of a request that is answered by a `Reply`."""
+        self.requests += 1
+        self.answers[self.requests] = answer
+        return self.requests
+
+    def answer_readers(self, now: float) -> None:
+        """The machine has applied more, or it has taken too long."""
+        if not self.readers:
+            return
+        readers, self.readers = self.readers, []
+        applied = self.applied.offset
+        for reader in readers:
+            reply = reader.reply
+            if reader.wanted <= applied:
+                reader.answer(msgspec.structs.replace(reply, offset=min(applied, reply.offset)))
+            elif now >= reader.deadline:
+                why = f"offset {reader.wanted} cannot be read here; {applied} can"
+                reader.answer(Reply(reply.request, Outcome.TIMED_OUT, leader=reply.leader, why=why))
+            else:
+                self.readers.append(reader)
+
+    def deadline(self) -> float | None:
+        """When something is to be done for it even if nothing happens."""
+        due = self.replica.deadline()
+        if not self.readers:
+            return due
+        first = min(reader.deadline for reader in self.readers)
+        return first if due is None else min(first, due)
 
     def saved(self, state: Any) -> bytes:
         """The record with the protocol's newest state."""
@@ -130,13 +179,18 @@ class Hosted:
 
     def manifest(self) -> bytes:
         parts = self.tally.snapshot(), self.machine.snapshot()
-        return msgspec.msgpack.encode(Manifest(self.applied, self.applied_checksum, *parts))
+        return msgspec.msgpack.encode(Manifest(self.applied, self.applied_checksum, *parts, self.standing))
+
+    def snapshot_of(self, size: int) -> Snapshot:
+        """What the core knows a manifest by that was taken or restored just now."""
+        return Snapshot(self.applied, self.applied_checksum, size, self.standing)
 
     def restore(self, data: bytes) -> None:
         manifest = msgspec.msgpack.decode(data, type=Manifest)
         self.tally.restore(manifest.tally)
         self.machine.restore(manifest.machine)
         self.applied, self.applied_checksum = manifest.last, manifest.checksum
+        self.standing = manifest.standing
 
 
 def as_recovered(log: RecoveredLog, record: ReplicaRecord, snapshot: Snapshot | None) -> Recovered:

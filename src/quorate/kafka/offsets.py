@@ -1,5 +1,8 @@
 """ListOffsets: where a partition begins and ends, and which record is the first at or after a time.
 
+Whoever asks for an end hears of everything that was acknowledged before, to anybody: the leader makes sure that
+it still leads before it answers (a linearizable read; core/raft/reading.py).
+
 A time is looked for from the start of the log, in bounded steps: batch headers say when a batch's last record
 is, and only the batch that holds the record is opened. That reads the log up to there; the index of times that
 would spare it comes with the index beside the segments.
@@ -9,15 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatch
 from kio.schema.errors import ErrorCode
 
 from quorate import batch
+from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
+from quorate.core.events import ReadLevel
 from quorate.kafka.call import Call
 from quorate.kafka.fetch import READ_TIMEOUT_S
 from quorate.storage.frame import Frame
@@ -37,6 +44,8 @@ OFFSET_NOT_AVAILABLE_FROM = 5
 NOWHERE = -1
 NO_TIME = -1
 STEP_BYTES = 4 << 20
+CURRENT_TIMEOUT_S = 5.0
+"""A leader that cannot reach a majority by then is none, or not for long."""
 
 Place = tuple[int, int]
 """A record's time and offset."""
@@ -47,34 +56,55 @@ def handle(broker: Broker, call: Call) -> None:
     call.door.run(Listing(broker, call).run(request))
 
 
+class Asked(NamedTuple):
+    """A partition that a client named, and whether what it asks for is sure only after a majority was heard."""
+
+    error: int
+    partition: Partition
+    epoch: int
+    needs_current: bool
+
+
 class Listing:
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker = broker
         self._call = call
 
     async def run(self, request: Any) -> None:
+        found = {
+            (topic.name, number): self._find(topic.name, wanted)
+            for topic in request.topics
+            for number, wanted in enumerate(topic.partitions)
+        }
+        to_be_current = {each.partition for each in found.values() if each.needs_current}
+        errors = await self._not_current(to_be_current)
         topics = []
         for topic in request.topics:
-            partitions = [await self._answer(topic.name, wanted) for wanted in topic.partitions]
+            partitions = []
+            for number, wanted in enumerate(topic.partitions):
+                asked = found[topic.name, number]
+                error = asked.error or (errors[asked.partition] if asked.needs_current else ErrorCode.none)
+                partitions.append(await self._answer(asked._replace(error=error), wanted))
             topics.append({"name": topic.name, "partitions": partitions})
         values = {"throttle_time": timedelta(0), "topics": topics}
         self._broker.in_turn(lambda: self._call.answer_with(values))
 
-    async def _answer(self, name: str, wanted: Any) -> dict[str, Any]:
-        node = self._broker.node
-        topic = node.metadata.image.topics.get(name)
+    def _find(self, name: str, wanted: Any) -> Asked:
+        topic = self._broker.node.metadata.image.topics.get(name)
         error, partition = self._broker.find(topic, wanted.partition_index)
         if not error:
             error = self._broker.judge_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
-        place = (NO_TIME, NOWHERE)
-        epoch = -1
-        if not error:
-            # Asked before anything is awaited: the partition may be deleted while its log is read.
-            epoch = node.leader_of(partition)[1] & batch.LEADER_EPOCH_MASK
-            error = self._not_settled(partition, wanted.timestamp)
+        # Asked before anything is awaited: the partition may be deleted while its log is read.
+        epoch = -1 if error else self._broker.node.leader_of(partition)[1] & batch.LEADER_EPOCH_MASK
+        return Asked(error, partition, epoch, not error and wanted.timestamp != EARLIEST)
+
+    async def _answer(self, asked: Asked, wanted: Any) -> dict[str, Any]:
+        error, place = asked.error, (NO_TIME, NOWHERE)
+        if not error and not self._broker.node.holds(asked.partition):
+            error = ErrorCode.not_leader_or_follower
         if not error:
             try:
-                error, place = await self._place(partition, wanted.timestamp)
+                error, place = await self._place(asked.partition, wanted.timestamp)
             except TimeoutError:
                 error = ErrorCode.kafka_storage_error
         return {
@@ -82,13 +112,39 @@ class Listing:
             "error_code": ErrorCode(error),
             "timestamp": place[0],
             "offset": place[1],
-            "leader_epoch": epoch if not error and place[1] != NOWHERE else -1,
+            "leader_epoch": asked.epoch if not error and place[1] != NOWHERE else -1,
         }
 
-    def _not_settled(self, partition: Partition, time_ms: int) -> int:
-        """A new leader may not know yet how much its predecessor has settled: it must not name an end."""
-        if time_ms == EARLIEST or self._broker.node.is_settled_leader(partition):
-            return ErrorCode.none
+    async def _not_current(self, partitions: set[Partition]) -> dict[Partition, int]:
+        """For each no error, once it is sure that everything acknowledged so far is known here."""
+        loop, node = asyncio.get_running_loop(), self._broker.node
+        errors: dict[Partition, int] = dict.fromkeys(partitions, self._not_available())
+        missing = loop.create_future()
+        waiting = set()
+
+        def got(partition: Partition, reply: Reply) -> None:
+            waiting.discard(partition)
+            if reply.outcome is Outcome.SETTLED:
+                errors[partition] = ErrorCode.none
+            elif reply.outcome is Outcome.NOT_LEADER:
+                errors[partition] = ErrorCode.not_leader_or_follower
+            if not waiting and not missing.done():
+                missing.set_result(None)
+
+        def ask() -> None:
+            # A new leader may not know yet how much its predecessor has settled. It must not name an end.
+            waiting.update(filter(node.is_settled_leader, sorted(partitions)))
+            for partition in sorted(waiting):
+                node.read(partition, ReadLevel.LINEARIZABLE, partial(got, partition))
+
+        self._broker.in_turn(ask)
+        if waiting:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(missing, CURRENT_TIMEOUT_S)
+        return errors
+
+    def _not_available(self) -> int:
+        """Retriable, in the words of this version."""
         if self._call.head.version >= OFFSET_NOT_AVAILABLE_FROM:
             return ErrorCode.offset_not_available
         return ErrorCode.leader_not_available

@@ -21,6 +21,9 @@ PRODUCER_IDS_BLOCK = 1000
 """A node fetches so many producer ids at once."""
 PARTITIONS_COUNT_MAX = 3000
 """Of all topics together, for now: with 10,000, checkpoints of the journal leave no time for anything else."""
+FIRST_ADDED = 2
+ADDED_MAX = 1 << 40
+"""Incarnations of replicas that were added to a partition lie between these; that of a disk is 1, or above."""
 DELETED_KEPT_MAX = 100_000
 """Topics whose deletion is remembered: a node that was away learns from it what to remove."""
 
@@ -43,6 +46,17 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
         return incarnation == self.incarnation and 0 not in (disk, self.disk) and disk != self.disk
 
 
+class Change(msgspec.Struct, frozen=True):
+    """A partition's copies are to be others than they are: what is wanted, until the group has got there."""
+
+    wanted: tuple[Member, ...]
+    """The preferred leader first."""
+    at: int
+    """The offset of the command that wanted it: no two changes are taken for each other."""
+    others: tuple[Member, ...] = ()
+    """Wanted by an earlier command that did not get there. Until this one does, they may count."""
+
+
 class Topic(msgspec.Struct, frozen=True):
     """One creation of a topic. `ensembles` has the replicas of each partition, the preferred leader first."""
 
@@ -51,9 +65,25 @@ class Topic(msgspec.Struct, frozen=True):
     replication: str
     ensembles: tuple[tuple[Member, ...], ...]
     config: dict[str, str] = {}
+    changes: dict[int, Change] = {}
+    """Partitions whose ensemble is to be another one."""
+    changed: dict[int, int] = {}
+    """Where in the log the last change of each was wanted."""
 
     def partitions(self) -> list[Partition]:
         return [partition_of(self.id, number) for number in range(len(self.ensembles))]
+
+    def wanted(self, number: int) -> tuple[Member, ...]:
+        """Who copies a partition, or shall, where a change is open."""
+        change = self.changes.get(number)
+        return self.ensembles[number] if change is None else change.wanted
+
+    def holders(self, number: int) -> tuple[Member, ...]:
+        """Everybody who has a replica of a partition: those who count, and those who may be about to."""
+        change = self.changes.get(number)
+        if change is None:
+            return self.ensembles[number]
+        return tuple(dict.fromkeys((*change.wanted, *self.ensembles[number], *change.others)))
 
 
 # --- commands ---
@@ -81,7 +111,26 @@ class TakeProducerIds(msgspec.Struct, frozen=True, tag="take producer ids"):
     node: int
 
 
-Command = RegisterNode | CreateTopic | DeleteTopic | TakeProducerIds
+class ChangeEnsemble(msgspec.Struct, frozen=True, tag="change ensemble"):
+    """Let these nodes copy a partition, the preferred leader first. Its leader sees to it."""
+
+    id: bytes
+    partition: int
+    nodes: tuple[int, ...]
+    seen: int | None = None
+    """The version of the image that whoever wants it has seen. Where the partition was changed since, nothing
+    is done: an order that was held up does not undo a newer one. None: in any case."""
+
+
+class NoteReached(msgspec.Struct, frozen=True, tag="note reached"):
+    """The partition's group has got where that change wanted it; forgotten if another is wanted by now."""
+
+    id: bytes
+    partition: int
+    at: int
+
+
+Command = RegisterNode | CreateTopic | DeleteTopic | TakeProducerIds | ChangeEnsemble | NoteReached
 
 
 class _State(msgspec.Struct):
@@ -93,6 +142,8 @@ class _State(msgspec.Struct):
     producer_ids: dict[int, tuple[int, int]] = {}
     next_producer_id: int = 0
     version: int = -1
+    lives: dict[int, int] = {}
+    """Where in the log each node was first registered with the incarnation that it has."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,9 +151,9 @@ _decode_command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Comm
 _decode_state: msgspec.msgpack.Decoder[_State] = msgspec.msgpack.Decoder(_State)
 
 
-def command_batch(command: Command) -> bytes:
-    """A command as what is proposed to the metadata group."""
-    return batch.encode_records([(None, _encode(command))])
+def command_batch(*commands: Command) -> bytes:
+    """Commands as what is proposed to the metadata group."""
+    return batch.encode_records([(None, _encode(command)) for command in commands])
 
 
 class Metadata:
@@ -136,6 +187,19 @@ class Metadata:
         at, first = self._state.producer_ids.get(node, (-1, 0))
         return range(first, first + PRODUCER_IDS_BLOCK) if at == settled_at else None
 
+    def is_of_this_life(self, member: Member) -> bool:
+        """Whether the disk on which that replica was made is still its node's.
+
+        A topic's first replicas have the incarnations of their nodes. One that is added later has the offset of
+        the command that added it: a node that left an ensemble has forgotten what it promised there, and
+        comes back as somebody else, however often (rule 4).
+        """
+        info = self._state.nodes.get(member.node)
+        if info is None:
+            return False
+        since = max(self._state.lives.get(member.node, 0), FIRST_ADDED)
+        return member.incarnation == info.incarnation or since <= member.incarnation < ADDED_MAX
+
     def partitions_count(self) -> int:
         return sum(len(topic.ensembles) for topic in self._state.topics.values())
 
@@ -168,16 +232,26 @@ class Metadata:
             return self._create(command.topic)
         if isinstance(command, DeleteTopic):
             return self._delete(command.id)
-        state = self._state
         if isinstance(command, RegisterNode):
-            known, info = state.nodes.get(command.info.node), command.info
-            if known is not None and known.is_another_disk(incarnation=info.incarnation, disk=info.disk):
-                return False
-            state.nodes[info.node] = info
-            return known != info
+            return self._register(command.info, offset)
+        if isinstance(command, ChangeEnsemble):
+            return self._change(command, offset)
+        if isinstance(command, NoteReached):
+            return self._reached(command)
+        state = self._state
         state.producer_ids[command.node] = (offset, state.next_producer_id)
         state.next_producer_id += PRODUCER_IDS_BLOCK
         return True
+
+    def _register(self, info: NodeInfo, offset: int) -> bool:
+        state = self._state
+        known = state.nodes.get(info.node)
+        if known is not None and known.is_another_disk(incarnation=info.incarnation, disk=info.disk):
+            return False
+        if known is None or known.incarnation != info.incarnation:
+            state.lives[info.node] = offset
+        state.nodes[info.node] = info
+        return known != info
 
     def _create(self, topic: Topic) -> bool:
         state = self._state
@@ -188,8 +262,44 @@ class Metadata:
             return False
         if len(topic.id) != len(METADATA_TOPIC) or topic.id == METADATA_TOPIC or not all(topic.ensembles):
             return False
-        state.topics[topic.name] = self.by_id[topic.id] = topic
+        self._put(msgspec.structs.replace(topic, changes={}, changed={}))
         return True
+
+    def _change(self, command: ChangeEnsemble, offset: int) -> bool:
+        topic, nodes = self.by_id.get(command.id), command.nodes
+        if topic is None or not 0 <= command.partition < len(topic.ensembles):
+            return False
+        if not nodes or len(set(nodes)) < len(nodes) or not self._state.nodes.keys() >= set(nodes):
+            return False
+        if command.seen is not None and topic.changed.get(command.partition, -1) > command.seen:
+            return False
+        settled, change = topic.ensembles[command.partition], topic.changes.get(command.partition)
+        present = {
+            member.node: member
+            for member in reversed(topic.holders(command.partition))
+            if self.is_of_this_life(member)
+        }
+        wanted = tuple(present.get(node) or Member(node, offset) for node in nodes)
+        if wanted == (settled if change is None else change.wanted):
+            return False
+        topic = msgspec.structs.replace(topic, changed={**topic.changed, command.partition: offset})
+        if change is None and set(wanted) == set(settled):  # Only another one is preferred.
+            self._put(_with(topic, command.partition, wanted, None))
+            return True
+        others = set(topic.holders(command.partition)).difference(settled, wanted)
+        self._put(_with(topic, command.partition, settled, Change(wanted, offset, tuple(sorted(others)))))
+        return True
+
+    def _reached(self, command: NoteReached) -> bool:
+        topic = self.by_id.get(command.id)
+        change = None if topic is None else topic.changes.get(command.partition)
+        if topic is None or change is None or change.at != command.at:
+            return False
+        self._put(_with(topic, command.partition, change.wanted, None))
+        return True
+
+    def _put(self, topic: Topic) -> None:
+        self._state.topics[topic.name] = self.by_id[topic.id] = topic
 
     def _delete(self, topic_id: bytes) -> bool:
         topic = self.by_id.pop(topic_id, None)
@@ -201,3 +311,12 @@ class Metadata:
         if len(state.deleted) > DELETED_KEPT_MAX:
             del state.deleted[next(iter(state.deleted))]
         return True
+
+
+def _with(topic: Topic, number: int, ensemble: tuple[Member, ...], change: Change | None) -> Topic:
+    """A topic with this for one of its partitions."""
+    ensembles = (*topic.ensembles[:number], ensemble, *topic.ensembles[number + 1 :])
+    changes = {**topic.changes, number: change} if change is not None else dict(topic.changes)
+    if change is None:
+        changes.pop(number, None)
+    return msgspec.structs.replace(topic, ensembles=ensembles, changes=changes)

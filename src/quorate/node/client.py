@@ -1,7 +1,7 @@
-"""A small client of the nodes' own protocol: propose where the leader is, fetch, ask for the status.
+"""A small client of the nodes' own protocol: propose and order where the leader is, fetch, ask how it is.
 
 What happened to a proposal is *settled*, *certainly not written*, or *unknown* (rule 9). Only the second is
-tried again by itself.
+tried again by itself. Orders (changes, transfers) and reads say what is to be, and are tried again in any case.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from quorate.core.effects import Outcome
 from quorate.core.entry import Partition
+from quorate.core.events import ReadLevel
 from quorate.node import requests
 from quorate.node.codec import Hello, Refused, Welcome, decode_greeting, encode_greeting
 from quorate.node.config import Address
@@ -24,13 +25,18 @@ from quorate.node.letters import LETTER_BYTES_MAX, PREFACE, BadLetter, Letters
 from quorate.node.requests import (
     Answer,
     Answered,
+    AskImage,
     AskStatus,
+    Change,
     Fetch,
     Fetched,
+    Image,
     Propose,
+    Read,
     Rejected,
     Request,
     Status,
+    Transfer,
 )
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -57,12 +63,18 @@ class BadRequest(NotWritten):
     """The node says that the request itself is wrong."""
 
 
+class NotDone(Exception):
+    """An order was refused or given up, and the text says why; nothing has changed."""
+
+
 class Settled(msgspec.Struct, frozen=True, gc=False):
     """The first offset of what was proposed, and the epoch it was written in."""
 
     offset: int
     epoch: int
     node: int
+    timestamp: int = 0
+    """In milliseconds; 0 where leaders give out none."""
 
 
 class Connection(Letters):
@@ -172,8 +184,23 @@ class Client:
         self._cluster = cluster
         self._addresses = dict(sorted(addresses.items()))
         self._connections: dict[int, Connection] = {}
-        self._opening: dict[int, asyncio.Lock] = {node: asyncio.Lock() for node in self._addresses}
+        self._opening: dict[int, asyncio.Lock] = {}
         self._leaders: dict[Partition, int] = {}
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Those whose addresses are known."""
+        return tuple(self._addresses)
+
+    def know(self, node: int, address: Address) -> None:
+        """A node is, or has come to be, there."""
+        if self._addresses.get(node) != address:
+            self._addresses = dict(sorted({**self._addresses, node: address}.items()))
+
+    def expect_leader(self, partition: Partition, node: int) -> None:
+        """A hint of whom to ask first."""
+        if node in self._addresses:
+            self._leaders[partition] = node
 
     async def __aenter__(self) -> Self:
         return self
@@ -210,13 +237,61 @@ class Client:
                 raise BadRequest(answer.why)
             if answer.outcome is Outcome.SETTLED:
                 self._leaders[partition] = node
-                return Settled(answer.offset, answer.epoch, node)
+                return Settled(answer.offset, answer.epoch, node, answer.timestamp)
             if answer.outcome is Outcome.UNKNOWN:
                 self._leaders.pop(partition, None)
                 raise OutcomeUnknown(f"node {node} ceased to lead {partition.hex()}")
             why = f"node {node}: {answer.outcome}"
             node = await self._next_try(node, answer)
         raise NotWritten(f"{why}; {timeout_s:.1f} s are over")
+
+    # --- orders and reads ---
+
+    async def read(
+        self,
+        partition: Partition,
+        level: ReadLevel = ReadLevel.LINEARIZABLE,
+        offset: int = -1,
+        *,
+        timeout_s: float = 10.0,
+    ) -> int:
+        """Up to where may be read, as the leader says; raises NotDone, OutcomeUnknown and BadRequest."""
+        request = Read(partition, level, offset)
+        return (await self._order(partition, request, timeout_s)).offset
+
+    async def change(
+        self, partition: Partition, nodes: Sequence[int], *, seen: int | None = None, timeout_s: float = 10.0
+    ) -> None:
+        """Let these nodes copy it (see `Change`); raises NotDone, OutcomeUnknown and BadRequest."""
+        await self._order(partition, Change(partition, tuple(nodes), seen), timeout_s)
+
+    async def transfer(self, partition: Partition, to: int, *, timeout_s: float = 10.0) -> None:
+        """Let that node lead; raises NotDone, OutcomeUnknown and BadRequest."""
+        await self._order(partition, Transfer(partition, to), timeout_s)
+        self.expect_leader(partition, to)
+
+    async def _order(self, partition: Partition, request: Request, timeout_s: float) -> Answered:
+        deadline = monotonic() + timeout_s
+        why = "no time was given"
+        node = self._leaders.get(partition, 0) or self._after(0)
+        while monotonic() < deadline:
+            try:
+                answer, _ = await (await self.connect(node)).request(request, (), deadline)
+            except (Unreachable, OutcomeUnknown) as error:
+                why, node = str(error), self._after(node)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if isinstance(answer, Rejected):
+                raise BadRequest(answer.why)
+            assert isinstance(answer, Answered)
+            if answer.outcome is Outcome.SETTLED:
+                return answer
+            if answer.outcome in (Outcome.REFUSED, Outcome.TIMED_OUT):
+                raise NotDone(answer.why or f"node {node}: {answer.outcome}")
+            leads = answer.outcome is not Outcome.NOT_LEADER or answer.leader
+            why = f"node {node}: {answer.outcome}" if leads else f"node {node} knows of no leader"
+            node = await self._next_try(node, answer)
+        raise OutcomeUnknown(f"{why}; {timeout_s:.1f} s are over")
 
     async def _next_try(self, node: int, answer: Answered) -> int:
         if answer.outcome is not Outcome.NOT_LEADER:  # Busy, or full: it may pass.
@@ -251,9 +326,21 @@ class Client:
         assert isinstance(answer, Status)
         return answer
 
+    async def image(self, node: int, topics: tuple[str, ...] | None = None) -> Image:
+        """What that node knows of the cluster, and of these topics, or all; raises Unreachable, BadRequest."""
+        connection = await self.connect(node)
+        try:
+            answer, _ = await connection.request(AskImage(topics), (), monotonic() + CONNECT_TIMEOUT_S)
+        except OutcomeUnknown as error:
+            raise Unreachable(str(error)) from error
+        if isinstance(answer, Rejected):
+            raise BadRequest(answer.why)
+        assert isinstance(answer, Image)
+        return answer
+
     async def connect(self, node: int) -> Connection:
         """The connection to a node; raises Unreachable."""
-        async with self._opening[node]:
+        async with self._opening.setdefault(node, asyncio.Lock()):
             connection = self._connections.get(node)
             if connection is None or not connection.is_open:
                 connection = await Connection.open(self._cluster, node, self._addresses[node])

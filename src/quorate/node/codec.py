@@ -16,7 +16,7 @@ import msgspec
 from quorate.core.entry import FORMAT_VERSION, PARTITION_BYTES, Member, Partition
 from quorate.core.raft import messages
 from quorate.host.parcel import Leads, Parcel, Ping
-from quorate.node.letters import BadLetter, opened, seal
+from quorate.node.letters import JOIN_BYTES_MAX, BadLetter, opened, seal
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
 
@@ -54,7 +54,7 @@ Greeting = Hello | Welcome | Refused
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    partition: bytes | None
+    partition: Partition | None
     node: int
     incarnation: int
     version: int
@@ -64,6 +64,8 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     chunk_checksum: int = 0
 
 
+_BETWEEN_NODES = frozenset((Ping, Leads))
+_WITH_ENTRIES = frozenset((messages.AppendEntries, messages.HaveEntries))
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(_Envelope).decode
 _decode_greeting = msgspec.msgpack.Decoder(Greeting).decode
@@ -87,14 +89,18 @@ def decode_greeting(letter: Buffer) -> Greeting:
 def encode_parcel(parcel: Parcel) -> tuple[list[Buffer], int]:
     """The buffers of a letter, to be written one after the other, and how many bytes they are."""
     sender, frames, chunk = parcel.sender, parcel.frames, parcel.chunk
-    checksum = crc32(chunk) if chunk else 0
-    attachment: list[Buffer] = [chunk] if chunk else []
-    attachment_bytes = len(chunk)
+    checksum = 0
+    attachment: list[Buffer] = []
+    attachment_bytes = 0
+    if chunk:
+        checksum = crc32(chunk)
+        attachment.append(chunk)
+        attachment_bytes = len(chunk)
     for frame in frames:
-        assert frame.header.size == len(frame.payload)
-        attachment.append(frame.head)
-        attachment.append(frame.payload)
-        attachment_bytes += FRAME_HEAD_BYTES + frame.header.size
+        size = frame.header.size
+        assert size == len(frame.payload)
+        attachment += (frame.head, frame.payload)
+        attachment_bytes += FRAME_HEAD_BYTES + size
     envelope = _Envelope(
         parcel.partition,
         sender.node,
@@ -106,7 +112,10 @@ def encode_parcel(parcel: Parcel) -> tuple[list[Buffer], int]:
         checksum,
     )
     front = seal(_encode(envelope), attachment_bytes)
-    return [front, *attachment], len(front) + attachment_bytes
+    bytes_count = len(front) + attachment_bytes
+    if bytes_count <= JOIN_BYTES_MAX:
+        return [b"".join((front, *attachment)) if attachment else front], bytes_count
+    return [front, *attachment], bytes_count
 
 
 def decode_parcel(letter: Buffer) -> Parcel:
@@ -117,44 +126,46 @@ def decode_parcel(letter: Buffer) -> Parcel:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadLetter(f"no parcel: {error}") from error
     _check(envelope)
-    partition = None if envelope.partition is None else Partition(envelope.partition)
+    partition = envelope.partition
     sender = Member(envelope.node, envelope.incarnation)
     chunk_bytes = envelope.chunk_bytes
     if chunk_bytes:
         if chunk_bytes != len(attachment) or crc32(attachment) != envelope.chunk_checksum:
             raise BadLetter("a snapshot's chunk is not the one that was announced")
         return Parcel(partition, sender, envelope.message, (), bytes(attachment), envelope.version)
-    frames = _parse_frames(attachment, envelope.frames_count, partition)
+    frames: tuple[Frame, ...] = ()
+    if attachment or envelope.frames_count:
+        frames = _parse_frames(attachment, envelope.frames_count, partition)
     return Parcel(partition, sender, envelope.message, frames, b"", envelope.version)
 
 
 def _check(envelope: _Envelope) -> None:
-    message = envelope.message
+    message, partition = envelope.message, envelope.partition
     kind = type(message)
     if envelope.version != FORMAT_VERSION:
         raise BadLetter(f"message format {envelope.version} is unknown to this version of quorate")
-    if envelope.partition is None:
-        if kind not in (Ping, Leads):
-            raise BadLetter(f"{kind.__name__} is said between replicas, and no partition is named")
-    elif kind in (Ping, Leads) or len(envelope.partition) != PARTITION_BYTES:
-        raise BadLetter(f"{kind.__name__} with a partition's identity of {len(envelope.partition)} bytes")
-    if envelope.frames_count < 0 or envelope.chunk_bytes < 0:
-        raise BadLetter("a negative count")
-    if kind is messages.AppendEntries or kind is messages.HaveEntries:
+    if kind in _BETWEEN_NODES:
+        if partition is not None:
+            raise BadLetter(f"{kind.__name__} with a partition, and is said between nodes")
+    elif partition is None:
+        raise BadLetter(f"{kind.__name__} is said between replicas, and no partition is named")
+    elif len(partition) != PARTITION_BYTES:
+        raise BadLetter(f"{kind.__name__} with a partition's identity of {len(partition)} bytes")
+    if kind in _WITH_ENTRIES:
         if message.headers:  # type: ignore[union-attr]
             raise BadLetter("headers without their frames")
+        if envelope.frames_count < 0:
+            raise BadLetter("a negative count")
     elif envelope.frames_count:
         raise BadLetter(f"{kind.__name__} carries no entries")
-    chunk_bytes = message.length if isinstance(message, messages.SnapshotChunk) else 0
-    if envelope.chunk_bytes != chunk_bytes:
+    chunk_bytes = message.length if type(message) is messages.SnapshotChunk else 0
+    if envelope.chunk_bytes != chunk_bytes or chunk_bytes < 0:
         raise BadLetter(f"{kind.__name__} with a chunk of {envelope.chunk_bytes} bytes, not {chunk_bytes}")
 
 
 def _parse_frames(attachment: memoryview, count: int, partition: Partition | None) -> tuple[Frame, ...]:
     if not count:
-        if len(attachment):
-            raise BadLetter(f"{len(attachment)} bytes are attached that nothing speaks of")
-        return ()
+        raise BadLetter(f"{len(attachment)} bytes are attached that nothing speaks of")
     if count * FRAME_HEAD_BYTES > len(attachment):
         raise BadLetter(f"{count} entries cannot be in {len(attachment)} bytes")
     frames: list[Frame] = []

@@ -8,7 +8,7 @@
   "listen": "127.0.0.1:7001",
   "advertise": "",                    where clients find it, if that is not where it listens
   "peers": {"2": "127.0.0.1:7002", "3": "127.0.0.1:7003"},
-  "voters": [1, 2, 3],                the first voters of the metadata group; the others follow it
+  "voters": [1, 2, 3],                the first voters of the metadata group; those that vote now, it knows itself
   "topics": [{"id": "000102…0f", "partitions": 100, "voters": [1, 2, 3], "learners": []}],
   "raft": {"election_timeout_s": 1.0},
   "store": {},
@@ -19,8 +19,13 @@
 `topics` are there from the start and for good: for tests and measurements. All others are created by clients,
 and stand in the metadata group. Without `voters` there is no such group.
 
+`peers` are those that this node connects to from the start. Others, which join later, it finds by the address that
+they registered with; for those named here, this one goes first.
+
 `raft`, `store` and `detector` take the fields of `core.raft.Tuning`, `storage.StoreSettings` and
-`host.DetectorSettings`; whatever is left out has its default. Unknown fields are refused.
+`host.DetectorSettings`; whatever is left out has its default. Unknown fields are refused. `raft.priority` says how
+much this node is wanted as a leader: a leader hands over to a current follower of a higher one, and a node of
+priority 0 stands only where nobody else has come to lead for a while.
 """
 
 from __future__ import annotations
@@ -113,7 +118,10 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             store=self.store,
             raft=replace(self.raft, snapshot_every=every or TOPIC_SNAPSHOT_EVERY, keep_behind=KEEP_ALL),
             metadata=replace(
-                self.raft, snapshot_every=every or METADATA_SNAPSHOT_EVERY, keep_behind=METADATA_KEEP_BEHIND
+                self.raft,
+                snapshot_every=every or METADATA_SNAPSHOT_EVERY,
+                keep_behind=METADATA_KEEP_BEHIND,
+                prefer_snapshots=True,
             ),
             detector=self.detector,
         )

@@ -10,7 +10,8 @@ another incarnation, which does not count as the one it was (rule 4). The identi
 that a store was there, and where it is gone nothing new is put in its place.
 
 The first voters of the metadata group are named once, when the cluster is born. They are part of what every
-node agreed to, so a configuration that names others is refused: that is a change of membership, not of a file.
+node agreed to, so a configuration that names others is refused: who votes now stands in the group's own log, and
+is changed there (`quorate cluster`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from random import Random
 import msgspec
 
 from quorate.core.entry import Partition, Span
+from quorate.machine.metadata import ADDED_MAX
 from quorate.node.config import FIRST_INCARNATION, Address, NodeConfig, check_config
 from quorate.storage.open_files import flush_descriptor, flush_directory
 from quorate.storage.real_disk import RealDisk
@@ -53,9 +55,16 @@ def store_directory(config: NodeConfig) -> Path:
 
 
 def format_node(
-    directory: Path, *, cluster: str, node: int, voters: dict[int, Address], replaces: bool, rng: Random
+    directory: Path,
+    *,
+    cluster: str,
+    node: int,
+    voters: dict[int, Address],
+    listen: Address,
+    replaces: bool,
+    rng: Random,
 ) -> Identity:
-    """Make the directory of one of a new cluster's voters, with its configuration in it.
+    """Make the directory of one of a cluster's first voters, or of one more node, with its configuration.
 
     Raises WrongDirectory, BadConfig, DirectoryInUse, and what the disk raises.
     """
@@ -63,7 +72,7 @@ def format_node(
         "cluster": cluster,
         "node": node,
         "directory": ".",
-        "listen": str(voters[node]),
+        "listen": str(listen),
         "peers": {str(peer): str(address) for peer, address in sorted(voters.items()) if peer != node},
         "voters": sorted(voters),
     }
@@ -97,8 +106,9 @@ def format_directory(
     directory = Path(config.directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise WrongDirectory(f"{directory} is there already: choose another directory, or empty this one")
-    # Never the first: an incarnation that voted must not come back without its votes.
-    incarnation = rng.randrange(FIRST_INCARNATION + 1, 1 << 63) if replaces else FIRST_INCARNATION
+    # Never the first: an incarnation that voted must not come back without its votes. And none that could be
+    # taken for that of a replica which was added to a partition.
+    incarnation = rng.randrange(ADDED_MAX, 1 << 63) if replaces else FIRST_INCARNATION
     voters, number = tuple(sorted(config.voters)), rng.randrange(1, 1 << 63)
     identity = Identity(config.cluster, config.node, incarnation, voters, disk=number)
     with RealDisk(store_directory(config), lambda completion: None) as disk:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import FORMAT_VERSION, Partition
-from quorate.node import requests
+from quorate.node import orders, requests
 from quorate.node.codec import (
     ANOTHER_DISK,
     GREETING_TIMEOUT_S,
@@ -23,7 +23,20 @@ from quorate.node.codec import (
     encode_greeting,
 )
 from quorate.node.letters import LETTER_BYTES_MAX, BadLetter, Letters
-from quorate.node.requests import Answered, AskStatus, Fetch, Fetched, Propose, Rejected
+from quorate.node.requests import (
+    Answered,
+    AskImage,
+    AskStatus,
+    Change,
+    Fetch,
+    Fetched,
+    Image,
+    Propose,
+    Read,
+    Rejected,
+    Request,
+    Transfer,
+)
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_PAYLOAD_MAX, Frame
 
@@ -45,7 +58,7 @@ class Door(Letters):
     """One accepted connection."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__()
+        super().__init__(node.begin_turn, node.end_turn)
         self.visitor = "somebody"
         self.is_client = False
         self.hello: Hello | None = None
@@ -57,6 +70,7 @@ class Door(Letters):
         self._held_back = False
         self._write_full = False
         self._patience: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -72,18 +86,14 @@ class Door(Letters):
     def closed(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._node.doors.remove(self)
         if self.offence:
             self._node.log_offence(f"connection of {self.visitor}: {self.offence}")
 
     def letter_received(self, letter: Buffer) -> None:
         self._take(letter)
-
-    def chunk_began(self) -> None:
-        self._node.begin_turn()
-
-    def chunk_ended(self) -> None:
-        self._node.end_turn()
 
     # --- who is there ---
 
@@ -118,8 +128,8 @@ class Door(Letters):
         clients_count = sum(door.is_client for door in self._node.doors)
         if not greeting.node and clients_count >= CLIENTS_COUNT_MAX:
             return f"node {self._node.id} has {clients_count} clients already; try another node, or later"
-        if greeting.node and greeting.node not in self._node.config.peers:
-            return f"node {greeting.node} is not a peer of node {self._node.id}"
+        if greeting.node and greeting.node not in self._node.peers:
+            return f"node {greeting.node} is not known to node {self._node.id}"
         if greeting.node and self._node.is_another_disk(greeting):
             return f"node {greeting.node} {ANOTHER_DISK}"
         return ""
@@ -149,9 +159,12 @@ class Door(Letters):
             self._propose(number, request, attachment)
         elif type(request) is Fetch:
             self._fetch(number, request)
-        else:
-            assert type(request) is AskStatus
+        elif type(request) is AskStatus:
             self._write(requests.encode_answer(number, self._node.status()))
+        elif type(request) is AskImage:
+            self._write(requests.encode_answer(number, self._image(request)))
+        else:
+            self._order(number, request)
 
     def _propose(self, number: int, request: Propose, attachment: memoryview) -> None:
         payloads = requests.attached_batches(request, attachment)
@@ -171,8 +184,52 @@ class Door(Letters):
 
     def _settled(self, number: int, bytes_count: int, reply: Reply) -> None:
         self._waits(-1, -bytes_count)
-        answered = Answered(reply.outcome, reply.offset, reply.epoch, reply.leader)
+        answered = Answered(reply.outcome, reply.offset, reply.epoch, reply.leader, timestamp=reply.timestamp)
         self._write(requests.encode_answer(number, answered))
+
+    def _order(self, number: int, request: Request) -> None:
+        answer = partial(self._ordered, number)
+        self._waits(1, 0)
+        if type(request) is Read:
+            orders.read(self._node, request, answer)
+        elif type(request) is Transfer:
+            orders.transfer(self._node, request, answer)
+        else:
+            assert type(request) is Change
+            orders.change(self._node, request, answer, self._run)
+
+    def _ordered(self, number: int, answered: Answered) -> None:
+        self._waits(-1, 0)
+        self._write(requests.encode_answer(number, answered))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """An order that takes several turns: forgotten when the client goes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "an order failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+        self.flush()
+
+    def _image(self, request: AskImage) -> Image | Rejected:
+        if not self._node.config.voters:
+            return Rejected("there is no metadata group here")
+        image = self._node.metadata.image
+        names = sorted(image.topics) if request.topics is None else request.topics
+        topics = tuple(image.topics[name] for name in names if name in image.topics)
+        nodes = tuple(info for _, info in sorted(image.nodes.items()))
+        lost = tuple(
+            (topic.name, number, member.node)
+            for topic in topics
+            for number in range(len(topic.ensembles))
+            for member in topic.wanted(number)
+            if not image.is_of_this_life(member)
+        )
+        return Image(self._node.id, image.version, nodes, topics, lost)
 
     def _fetch(self, number: int, request: Fetch) -> None:
         partition = Partition(request.partition)

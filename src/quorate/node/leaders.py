@@ -27,14 +27,17 @@ class Leaders:
         self._node = node
         self._heard: dict[bytes, tuple[int, int]] = {}
         """As other nodes say: (epoch, node)."""
+        self._looked_at = -1
+        self._to_be_told: list[Partition] = []
+        """Partitions that not everybody holds, by the image of that version."""
 
     def of(self, partition: Partition) -> tuple[int, int]:
         """(node or 0, epoch)"""
         hosted = self._node.host.hosted.get(partition)
-        if hosted is not None:
-            return hosted.replica.leader, hosted.replica.epoch
         epoch, node = self._heard.get(partition, (0, 0))
-        return node, epoch
+        if hosted is not None and (hosted.replica.is_voter or hosted.replica.epoch >= epoch):
+            return hosted.replica.leader, hosted.replica.epoch
+        return node, epoch  # Also where a replica is held that no leader speaks to yet.
 
     def heard(self, sender: int, message: Leads) -> None:
         if not self._node.config.voters:
@@ -56,22 +59,27 @@ class Leaders:
             if led and (led != said or silent_count >= REPEAT_COUNT):
                 said, silent_count = led, 0
                 parcel = Parcel(None, Member(self._node.id, self._node.incarnation), Leads(led))
-                for peer in self._node.config.peers:
+                for peer in self._node.peers:
                     self._node.send(peer, parcel)
             self._forget_deleted()
 
     def _to_tell(self) -> tuple[tuple[bytes, int], ...]:
         """What is led here of partitions that not everybody holds."""
         image = self._node.metadata.image
-        nodes_count = len(image.nodes)
-        led = []
-        for topic in image.topics.values():
-            for number, ensemble in enumerate(topic.ensembles):
-                if len(ensemble) < nodes_count:
-                    partition = partition_of(topic.id, number)
-                    if self._node.is_leader(partition):
-                        led.append((bytes(partition), self._node.host.hosted[partition].replica.epoch))
-        return tuple(led)
+        if image.version != self._looked_at:
+            self._looked_at = image.version
+            self._to_be_told = [
+                partition_of(topic.id, number)
+                for topic in image.topics.values()
+                for number, ensemble in enumerate(topic.ensembles)
+                if sum(map(image.is_of_this_life, ensemble)) < len(image.nodes)
+            ]
+        hosted = self._node.host.hosted
+        return tuple(
+            (bytes(partition), hosted[partition].replica.epoch)
+            for partition in self._to_be_told
+            if self._node.is_leader(partition)
+        )
 
     def _forget_deleted(self) -> None:
         image = self._node.metadata.image

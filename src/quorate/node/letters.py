@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 from zlib import crc32
 
@@ -33,7 +33,7 @@ HELLO_BYTES_MAX = 1024
 VIEW_BYTES_MIN = 16 << 10
 """Smaller letters do not hold on to the chunk that they came in."""
 JOIN_BYTES_MAX = 4 << 10
-"""Letters up to this size are written as one buffer: copying is cheaper than listing the pieces."""
+"""Up to this size letters, and what gathers of them, become one buffer: copying is cheaper than listing pieces."""
 
 _HEAD = struct.Struct(">III")
 _TOTAL = struct.Struct(">I")
@@ -48,33 +48,42 @@ class BadLetter(Exception):
 
 def seal(envelope: bytes, attachment_bytes: int = 0) -> bytes:
     """The front of a letter; its attachment follows in the stream as it is."""
-    return (
-        _HEAD.pack(_REST_BYTES + len(envelope) + attachment_bytes, len(envelope), crc32(envelope)) + envelope
-    )
+    size = len(envelope)
+    return _HEAD.pack(_REST_BYTES + size + attachment_bytes, size, crc32(envelope)) + envelope
 
 
 def opened(letter: Buffer) -> tuple[Buffer, memoryview]:
     """The envelope and the attachment of a letter (without its total); raises BadLetter."""
-    if len(letter) < _REST_BYTES:
-        raise BadLetter(f"a letter of {len(letter)} bytes is too short")
+    size = len(letter)
+    if size < _REST_BYTES:
+        raise BadLetter(f"a letter of {size} bytes is too short")
     envelope_bytes, checksum = _REST.unpack_from(letter)
+    end = _REST_BYTES + envelope_bytes
+    if end > size:
+        raise BadLetter(f"an envelope of {envelope_bytes} bytes in a letter of {size}")
     view = memoryview(letter)
-    if envelope_bytes > len(view) - _REST_BYTES:
-        raise BadLetter(f"an envelope of {envelope_bytes} bytes in a letter of {len(view)}")
-    envelope = view[_REST_BYTES : _REST_BYTES + envelope_bytes]
+    envelope = view[_REST_BYTES:end]
     if crc32(envelope) != checksum:
         raise BadLetter("an envelope does not match its checksum")
-    return envelope, view[_REST_BYTES + envelope_bytes :]
+    return envelope, view[end:]
 
 
 class Letters(asyncio.Protocol):
     """One connection: letters come in one by one; buffers gather and go out together.
 
-    Subclasses say what to do with a letter (`letter_received`), and with the letters that came in one chunk
-    (`chunk_began`, `chunk_ended`). Whatever is wrong with a letter closes the connection, with a reason.
+    Subclasses say what to do with a letter (`letter_received`). Whatever is wrong with one closes the connection,
+    with a reason.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        chunk_began: Callable[[], None] = lambda: None,
+        chunk_ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`chunk_began` is called when bytes have arrived, `chunk_ended` when every whole letter among them was
+        handed over."""
+        self._chunk_began = chunk_began
+        self._chunk_ended = chunk_ended
         self.letter_bytes_max = HELLO_BYTES_MAX
         self.closed_because = ""
         self.offence = ""
@@ -91,12 +100,6 @@ class Letters(asyncio.Protocol):
 
     def letter_received(self, letter: Buffer) -> None:
         raise NotImplementedError
-
-    def chunk_began(self) -> None:
-        """Bytes have arrived: perhaps some letters are handed over now."""
-
-    def chunk_ended(self) -> None:
-        """Every whole letter that has arrived was handed over."""
 
     def closed(self) -> None:
         """The connection is gone; `closed_because` says why, where that is known."""
@@ -159,16 +162,13 @@ class Letters(asyncio.Protocol):
         self.closed()
 
     def data_received(self, data: bytes) -> None:
-        at = 0
-        self.chunk_began()
+        self._chunk_began()
         try:
-            if self._pieces:
-                at = self._complete(data)
-            self._split(data, at)
+            self._split(data, self._complete(data) if self._pieces else 0)
         except BadLetter as bad:
             self.offence = str(bad)
             self.close(self.offence)
-        self.chunk_ended()
+        self._chunk_ended()
 
     def _complete(self, data: bytes) -> int:
         """Finish the letter that is in pieces, if the rest is here; how much of the data that took."""
@@ -188,19 +188,19 @@ class Letters(asyncio.Protocol):
     def _split(self, data: bytes, at: int) -> None:
         end = len(data)
         view = memoryview(data)
-        wanted = _TOTAL_BYTES
-        while end - at >= _TOTAL_BYTES and self.is_open:
+        total = 0
+        while end - at >= _TOTAL_BYTES and (not at or self.is_open):
             total = self._letter_bytes(data, at)
             start = at + _TOTAL_BYTES
             if total > end - start:
-                wanted = _TOTAL_BYTES + total
                 break
             at = start + total
             letter = view[start:at]
             # One that is large, or most of its chunk, stays where it is.
             self.letter_received(letter if total >= VIEW_BYTES_MIN or 2 * total > end else bytes(letter))
+            total = 0
         if at < end and self.is_open:
-            self._keep(data[at:], wanted - _TOTAL_BYTES)
+            self._keep(data[at:], total)
 
     def _letter_bytes(self, data: Buffer, at: int) -> int:
         total: int = _TOTAL.unpack_from(data, at)[0]

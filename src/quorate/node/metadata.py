@@ -8,7 +8,7 @@ added, so that the second of two changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, cast
@@ -20,6 +20,7 @@ from quorate.machine.metadata import (
     PARTITIONS_COUNT_MAX,
     REPLICATIONS,
     REPLICATIONS_THAT_STAND,
+    ChangeEnsemble,
     Command,
     CreateTopic,
     DeleteTopic,
@@ -30,14 +31,16 @@ from quorate.machine.metadata import (
     Topic,
     command_batch,
 )
-from quorate.node.client import Client, NotWritten, OutcomeUnknown
-from quorate.node.config import parse_address
+from quorate.node.client import BadRequest, Client, NotWritten, OutcomeUnknown, Unreachable
+from quorate.node.config import Address, parse_address
 from quorate.node.placement import place
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
 
 COMMAND_TIMEOUT_S = 10.0
+TRY_S = 2.0
+"""A leader that hangs is not waited for any longer: commands can be repeated."""
 REGISTER_AGAIN_S = 0.2
 REPLICAS_COUNT = 3
 """Copies of a partition, where nobody says how many, and as many nodes are there."""
@@ -60,6 +63,10 @@ class BadReplication(BadTopic):
     """Copies cannot agree like that, here and now."""
 
 
+class BadChange(Exception):
+    """These nodes cannot copy that partition, and the text says why."""
+
+
 class UnknownTopic(Exception):
     """There is no such topic, or no more."""
 
@@ -70,14 +77,16 @@ class MetadataClient:
     def __init__(self, node: Node, rng: Random) -> None:
         self.leaders_version = 0
         """Rises whenever another leader of some partition is known here."""
+        self.is_current = False
+        """The image has everything that was settled before this process began."""
         self._node = node
         self._rng = rng
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._producer_ids: Iterator[int] = iter(())
         self._taking_ids = asyncio.Lock()
         config = node.config
-        addresses = {node.id: parse_address(config.listen), **config.peer_addresses()}
-        self._client = Client(config.cluster, {voter: addresses[voter] for voter in config.voters})
+        self._configured = {node.id: parse_address(config.listen), **config.peer_addresses()}
+        self._client = Client(config.cluster, self._configured)
 
     @property
     def image(self) -> Metadata:
@@ -102,31 +111,58 @@ class MetadataClient:
         async with self._client:
             while True:
                 try:
+                    await self._look_around()
                     await self.command(RegisterNode(self._me()))
                     break
                 except NoMetadata as error:
                     self._node.log(f"not registered yet: {error}; trying again")
                     await asyncio.sleep(REGISTER_AGAIN_S)
             self._node.log("registered")
+            self.is_current = True
+            self._node.follow_image()
             await asyncio.get_running_loop().create_future()
+
+    async def _look_around(self) -> None:
+        """A node that is new asks who else there is: others than it was told may lead by now."""
+        if self.image.nodes:
+            return
+        for peer in self._node.config.peers:
+            try:
+                known = (await self._client.image(peer, ())).nodes
+            except (Unreachable, BadRequest):
+                continue
+            self.know(known)
+            if known:
+                return
+
+    def know(self, nodes: Iterable[NodeInfo]) -> None:
+        """Where other nodes are. What this node was told in its configuration goes before what they say."""
+        for info in nodes:
+            if info.node not in self._configured:
+                address = Address(info.host, info.port)
+                self._client.know(info.node, address)
+                self._node.know_peer(info.node, address)
 
     # --- commands ---
 
-    async def command(self, command: Command, *, timeout_s: float = COMMAND_TIMEOUT_S) -> int:
-        """Settle it, and wait until the image here has it; its offset. Raises NoMetadata."""
-        payload = command_batch(command)
+    async def command(self, *commands: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> int:
+        """Settle them, and wait until the image here has them; the offset of the first. Raises NoMetadata."""
+        payload = command_batch(*commands)
         deadline = monotonic() + timeout_s
+        self._client.expect_leader(METADATA, self.controller)
         while True:
-            left_s = deadline - monotonic()
+            left_s = min(deadline - monotonic(), TRY_S)
             try:
                 settled = await self._client.propose(METADATA, [payload], timeout_s=left_s)
-                await asyncio.wait_for(self._applied(settled.offset), deadline - monotonic())
+                last = settled.offset + len(commands) - 1
+                await asyncio.wait_for(self._applied(last), deadline - monotonic())
                 return settled.offset
             except OutcomeUnknown as error:
                 if monotonic() >= deadline:
                     raise NoMetadata(f"the metadata group does not answer: {error}") from error
             except (NotWritten, TimeoutError) as error:
-                raise NoMetadata(f"the metadata group has no leader that answers: {error}") from error
+                if monotonic() >= deadline or isinstance(error, BadRequest):
+                    raise NoMetadata(f"the metadata group has no leader that answers: {error}") from error
 
     async def create_topic(
         self,
@@ -193,6 +229,36 @@ class MetadataClient:
         if topic_id not in self.image.by_id:
             raise UnknownTopic(f"there is no topic with id {topic_id.hex()}")
         await self.command(DeleteTopic(topic_id))
+
+    async def change_ensemble(
+        self, topic_id: bytes, number: int, nodes: Sequence[int], *, seen: int | None = None
+    ) -> None:
+        """Let these nodes copy that partition; it is known to be wanted when this returns.
+
+        With `seen`, only if nobody has changed it since the image had that version.
+        Raises UnknownTopic, BadChange, NoMetadata.
+        """
+        image = self.image
+        topic = image.by_id.get(topic_id)
+        if topic is None or not 0 <= number < len(topic.ensembles):
+            raise UnknownTopic(f"there is no partition {number} of topic {topic_id.hex()}")
+        if not nodes:
+            raise BadChange("the last copy cannot be removed; delete the topic if it is not needed")
+        for node in nodes:
+            if node not in image.nodes:
+                raise BadChange(
+                    f"there is no node {node}; there are: {', '.join(map(str, sorted(image.nodes)))}"
+                )
+        if len(set(nodes)) < len(nodes):
+            raise BadChange("a node is named twice; one copy on each")
+        await self.command(ChangeEnsemble(topic_id, number, tuple(nodes), seen))
+        changed = self.image.by_id.get(topic_id)
+        if changed is None:
+            raise UnknownTopic(f"topic {topic.name} has been deleted meanwhile")
+        if tuple(member.node for member in changed.wanted(number)) != tuple(nodes):
+            raise BadChange(
+                f"partition {number} of {topic.name} was changed by somebody else at the same time"
+            )
 
     async def next_producer_id(self) -> int:
         """One that no producer of this cluster ever had; raises NoMetadata."""

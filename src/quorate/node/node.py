@@ -26,11 +26,13 @@ from quorate.host import Host, Hosted, Parcel, ReplicaRecord
 from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.replicas import PROTOCOLS
-from quorate.machine.metadata import METADATA
+from quorate.machine.metadata import METADATA, Topic
 from quorate.node.codec import ANOTHER_DISK, Hello
-from quorate.node.config import NodeConfig, parse_address
+from quorate.node.config import Address, NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
+from quorate.node.ensembles import Ensembles, is_superseded, lags
+from quorate.node.farewell import hand_over
 from quorate.node.leaders import Leaders
 from quorate.node.metadata import MetadataClient
 from quorate.node.peers import Peers
@@ -57,6 +59,10 @@ def log_to_stderr(line: str) -> None:
     """Where that cannot be written, to a full disk or to nobody, a node goes on all the same."""
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class NodeFailed(Exception):
@@ -119,20 +125,27 @@ class Node:
         self._told_when_over: list[Over] = []
         self._followed = -1
         """The version of the image that the replicas here follow."""
+        self._followed_topics: dict[bytes, Topic] = {}
+        """Its topics: those that have not changed since need not be looked at again."""
         self._log = log
         self._rng = Random()
         self._peers = Peers(config.cluster, config.node, config.peer_addresses(), rng=self._rng, log=self.log)
         self._leaders = Leaders(self)
+        self._ensembles = Ensembles(self)
         self._unflushed: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
         self._why_failed = ""
+        self._leaving: asyncio.Task[None] | None = None
+        """Asked to stop, and saying goodbye."""
         self._over = False
         """Nothing may be told to the host any more."""
         self._full = False
         """The disk was, when it was last looked at."""
         self._offence = ""
         self._offence_told = 0.0
+        self._now = 0.0
+        """When this turn began."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
 
@@ -168,6 +181,8 @@ class Node:
                 observer=_Watch(self.log),
                 settled=self._settled,
                 led=self._led,
+                # Only where leaders give out timestamps is the time of day looked at.
+                wall_ms=wall_ms if self.config.raft.ceiling_s else lambda: 0,
             )
             if self.config.voters:
                 self.metadata = MetadataClient(self, self._rng)
@@ -197,6 +212,7 @@ class Node:
                 if self.config.voters:
                     running.append(tasks.create_task(self.metadata.run(), name="metadata"))
                     running.append(tasks.create_task(self._leaders.run(), name="leaders"))
+                    running.append(tasks.create_task(self._ensembles.run(), name="ensembles"))
                 await self._stopped.wait()
                 for task in running:
                     task.cancel()
@@ -210,10 +226,19 @@ class Node:
                 tell(failed=bool(self._why_failed))
             if self._timer is not None:
                 self._timer.cancel()
+            if self._leaving is not None:
+                self._leaving.cancel()
 
     def stop(self) -> None:
-        """Let go of everything and let `run` return. What is not acknowledged yet stays unknown."""
-        self._stopped.set()
+        """Hand over what is led, let go of everything, and let `run` return; asked twice, at once.
+
+        What is not acknowledged yet stays unknown.
+        """
+        if self._leaving is not None or self._over:
+            self._stopped.set()
+        else:
+            self._leaving = self._loop.create_task(hand_over(self))
+            self._leaving.add_done_callback(lambda _: self._stopped.set())
 
     def fail(self, why: str) -> None:
         """Acknowledge nothing any more, and end."""
@@ -241,7 +266,8 @@ class Node:
     def begin_turn(self) -> None:
         """What a connection brings from here on, until `end_turn`, came at once."""
         if not self._over:
-            self.host.begin_turn(time.monotonic())
+            self._now = time.monotonic()
+            self.host.begin_turn(self._now)
 
     def end_turn(self) -> None:
         """The host has been told all of it: let out what it orders."""
@@ -252,7 +278,7 @@ class Node:
     def _rest(self) -> None:
         # Deadlines mostly move away, so they are not looked up every time: while something happens, the
         # timer is just never further off than WAKE_SLACK_S.
-        soon = time.monotonic() + WAKE_SLACK_S
+        soon = self._now + WAKE_SLACK_S
         if self._timer_due > soon:
             self._wake_at(soon)
 
@@ -262,9 +288,10 @@ class Node:
         if self._over:
             return
         self._peers.flush()
-        for connection in self._unflushed:
-            connection.flush()
-        self._unflushed.clear()
+        if self._unflushed:
+            for connection in self._unflushed:
+                connection.flush()
+            self._unflushed.clear()
 
     def unflushed(self, connection: Connection) -> None:
         """Something was put on this connection, to go out with the turn's end."""
@@ -285,8 +312,9 @@ class Node:
         if self._over:
             return
         due = self.host.deadline()
-        if due is not None and due <= time.monotonic():
-            self.host.tick(time.monotonic())
+        self._now = time.monotonic()
+        if due is not None and due <= self._now:
+            self.host.tick(self._now)
             self._let_out()
             due = self.host.deadline()
         if due is not None:
@@ -305,7 +333,8 @@ class Node:
         if self._over:
             completion()  # It is told to nobody; but whoever watches must stop being told of it.
         else:
-            self.host.at(time.monotonic())
+            self._now = time.monotonic()
+            self.host.at(self._now)
             completion()
             self._let_out()
             self._rest()
@@ -319,17 +348,38 @@ class Node:
         if type(parcel.message) is Leads:
             self._leaders.heard(parcel.sender.node, parcel.message)
         elif not self._over:
-            self.host.receive(time.monotonic(), parcel)
+            self.host.receive(self._now, parcel)
 
     def propose(self, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
         if not self._over:
-            self.host.propose(time.monotonic(), partition, payloads, answer)
+            self.host.propose(self._now, partition, payloads, answer)
 
     def fetch(
         self, partition: Partition, offset: int, bytes_max: int, done: Callable[[list[Frame], int], None]
     ) -> None:
         if not self._over:
             self.host.fetch(time.monotonic(), partition, offset, bytes_max, done)
+
+    def read(
+        self, partition: Partition, level: events.ReadLevel, answer: Answer, *, offset: int = -1
+    ) -> None:
+        if not self._over:
+            self.host.read(time.monotonic(), partition, level, answer, offset=offset)
+
+    def change(
+        self,
+        partition: Partition,
+        answer: Answer,
+        *,
+        ensemble: tuple[Member, ...],
+        learners: tuple[Member, ...] = (),
+    ) -> None:
+        if not self._over:
+            self.host.change(time.monotonic(), partition, answer, ensemble=ensemble, learners=learners)
+
+    def transfer(self, partition: Partition, answer: Answer, *, to: int) -> None:
+        if not self._over:
+            self.host.transfer(time.monotonic(), partition, answer, to=to)
 
     # --- what is known of a partition ---
 
@@ -377,6 +427,19 @@ class Node:
         """Called when the node stops or fails: let go of whatever belongs to it."""
         self._told_when_over.append(callback)
 
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """The other nodes, as far as is known where they are."""
+        return self._peers.known
+
+    @property
+    def connected(self) -> tuple[int, ...]:
+        """Those of them to whom a link is up."""
+        return self._peers.connected
+
+    def know_peer(self, node: int, address: Address) -> None:
+        self._peers.know(node, address)
+
     def send(self, to: int, parcel: Parcel) -> None:
         """Outside of a turn: at once."""
         self._peers.send(to, parcel)
@@ -401,7 +464,7 @@ class Node:
             self.metadata.applied(hosted.applied.offset)
             if self.metadata.image.version != self._followed:
                 self._followed = self.metadata.image.version
-                self._loop.call_soon(self._follow_image)
+                self._loop.call_soon(self.follow_image)
         for watcher in self._watchers:
             watcher(hosted.partition)
 
@@ -411,33 +474,51 @@ class Node:
         for watcher in self._watchers:
             watcher(hosted.partition)
 
-    def _follow_image(self) -> None:
-        """Hold what the image wants held here, and let go of what was deleted."""
+    def follow_image(self) -> None:
+        """Hold what the image wants held here, and let go of what it says is held elsewhere, or deleted.
+
+        Not before the image is current: what was removed here must not be made again, as if it had promised
+        nothing, because an old image still knew of it.
+        """
         if self._over:
             return
         image = self.metadata.image
-        now = time.monotonic()
-        me = Member(self.id, self.incarnation)
-        self.begin_turn()
-        for topic in image.topics.values():
-            if topic.replication not in PROTOCOLS:  # A newer node made it; this one can only leave it alone.
-                self.log(f"topic {topic.name}: {topic.replication} is not built here; not held")
-                continue
-            for partition, ensemble in zip(topic.partitions(), topic.ensembles, strict=True):
-                if partition not in self.host.hosted and any(member.node == self.id for member in ensemble):
-                    voters, preferred = tuple(sorted(ensemble)), ensemble[0].node
-                    record = ReplicaRecord(topic.replication, me, voters, preferred=preferred)
-                    self.host.add(now, partition, record)
-        for partition in tuple(self.host.hosted):
-            if image.is_deleted(partition[:TOPIC_ID_BYTES]):
-                self.host.remove(now, partition)
-                for watcher in self._watchers:
-                    watcher(partition)
-        self.end_turn()
+        self.metadata.know(image.nodes.values())
+        if self.metadata.is_current:
+            self.begin_turn()
+            for topic in image.topics.values():
+                if self._followed_topics.get(topic.id) is not topic:
+                    self._follow_topic(topic)
+            self._followed_topics = dict(image.by_id)
+            for partition in tuple(self.host.hosted):
+                if image.is_deleted(partition[:TOPIC_ID_BYTES]):
+                    self._let_go(partition)
+            self.end_turn()
         self.metadata.leaders_version += 1
         for door in tuple(self.doors):  # Those that came before the image was known.
             if door.hello is not None and door.peer and self.is_another_disk(door.hello):
                 door.abort(f"node {door.peer} {ANOTHER_DISK}")
+
+    def _follow_topic(self, topic: Topic) -> None:
+        if topic.replication not in PROTOCOLS:  # A newer node made it; this one can only leave it alone.
+            self.log(f"topic {topic.name}: {topic.replication} is not built here; not held")
+            return
+        for number, partition in enumerate(topic.partitions()):
+            mine = [member for member in topic.holders(number) if member.node == self.id]
+            hosted = self.host.hosted.get(partition)
+            if hosted is not None and (not mine or is_superseded(hosted.record.me, mine, self.incarnation)):
+                self._let_go(partition)
+                hosted = None
+            if hosted is None and mine and self.metadata.image.is_of_this_life(mine[0]):
+                ensemble = topic.ensembles[number]
+                voters, preferred = tuple(sorted(ensemble)), ensemble[0].node
+                record = ReplicaRecord(topic.replication, mine[0], voters, preferred=preferred)
+                self.host.add(time.monotonic(), partition, record)
+
+    def _let_go(self, partition: Partition) -> None:
+        self.host.remove(time.monotonic(), partition)
+        for watcher in self._watchers:
+            watcher(partition)
 
     def peer_connected(self, door: Door, peer: int) -> None:
         """A peer that connects anew has lost its older connection, whether we have noticed or not."""
@@ -459,6 +540,9 @@ class Node:
                     replica.log.head,
                     hosted.commit,
                     hosted.tally.counts.digest,
+                    replica.me,
+                    replica.membership,
+                    lags(replica),
                 )
             )
         known = self._peers.connected, self._peers.dropped_count, tuple(replicas)

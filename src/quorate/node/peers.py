@@ -8,7 +8,7 @@ sent on it: a slow peer cannot exhaust this node's memory, and every protocol su
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -83,11 +83,16 @@ class Peers:
         self.dropped_count = 0
         self._cluster = cluster
         self._node = node
-        self._addresses = addresses
+        self._addresses = dict(addresses)
+        self._tasks: asyncio.TaskGroup | None = None
         self._rng = rng
         self._log = log
         self._links: dict[int, Link] = {}
         self._unflushed: list[Link] = []
+        self._encoded: Parcel | None = None
+        self._buffers: Sequence[Buffer] = ()
+        self._bytes_count = 0
+        """The last parcel of this turn, as a letter."""
         self._heard_of: dict[int, asyncio.Event] = {}
         self._incarnation = self._disk = 0
         self._refused: Callable[[str], None] = lambda _: None
@@ -97,26 +102,44 @@ class Peers:
         self._incarnation, self._disk = incarnation, disk
         self._refused = refused
 
+    @property
+    def known(self) -> tuple[int, ...]:
+        return tuple(self._addresses)
+
+    def know(self, node: int, address: Address) -> None:
+        """There is another peer, or one has moved; that is noticed when its link is next made."""
+        is_new = node not in self._addresses
+        self._addresses[node] = address
+        if is_new and self._tasks is not None:
+            self._tasks.create_task(self._keep_up(node), name=f"peer {node}")
+
     def send(self, to: int, parcel: Parcel) -> None:
         link = self._links.get(to)
         if link is None or not link.ready:
             self.dropped_count += 1
             return
-        buffers, bytes_count = encode_parcel(parcel)
-        bound = OUTBOUND_BYTES_MAX if len(buffers) > 1 else OUTBOUND_BYTES_MAX + OUTBOUND_RESERVE_BYTES
+        if parcel != self._encoded:  # A leader says the same to several peers: it is encoded once.
+            self._encoded = parcel
+            self._buffers, self._bytes_count = encode_parcel(parcel)
+        bytes_count = self._bytes_count
+        has_entries = parcel.frames or parcel.chunk
+        bound = OUTBOUND_BYTES_MAX if has_entries else OUTBOUND_BYTES_MAX + OUTBOUND_RESERVE_BYTES
         if link.unsent_bytes + bytes_count > bound:
             self.dropped_count += 1
             return
         self.sent_count += 1
         if link not in self._unflushed:
             self._unflushed.append(link)
-        link.put(buffers, bytes_count)
+        link.put(self._buffers, bytes_count)
 
     def flush(self) -> None:
         """One write per peer for everything that was sent in this turn."""
+        if not self._unflushed:
+            return
         for link in self._unflushed:
             link.flush()
         self._unflushed.clear()
+        self._encoded = None
 
     def heard_of(self, node: int) -> None:
         """A peer has connected to us, so it is up: connect to it now, if we were about to later.
@@ -133,14 +156,20 @@ class Peers:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for node, address in self._addresses.items():
-                tasks.create_task(self._keep_up(node, address), name=f"peer {node}")
+            for node in self._addresses:
+                tasks.create_task(self._keep_up(node), name=f"peer {node}")
+            self._tasks = tasks
+            try:
+                await asyncio.get_running_loop().create_future()  # Others may come.
+            finally:
+                self._tasks = None
 
-    async def _keep_up(self, node: int, address: Address) -> None:
+    async def _keep_up(self, node: int) -> None:
         delay_s = RECONNECT_FIRST_S
         heard_of = self._heard_of[node] = asyncio.Event()
         last_said = ""
         while True:
+            address = self._addresses[node]
             hello = Hello(self._cluster, self._node, node, incarnation=self._incarnation, disk=self._disk)
             link = Link(hello)
             was_up = False

@@ -1,4 +1,4 @@
-"""What a client may ask a node, and the answers: a small protocol for tests, benchmarks and tools.
+"""What a client may ask a node, and the answers: a small protocol for tools, tests and benchmarks.
 
 A request's letter holds a number that its answer repeats; answers come in any order. Batches are attached to
 `Propose`, entries to `Fetched`.
@@ -10,7 +10,9 @@ import msgspec
 
 from quorate.batch import BATCH_MIN
 from quorate.core.effects import Outcome
-from quorate.core.entry import EntryId
+from quorate.core.entry import EntryId, Member, Membership
+from quorate.core.events import ReadLevel
+from quorate.machine.metadata import NodeInfo, Topic
 from quorate.node.letters import BadLetter, opened, seal
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
@@ -31,17 +33,55 @@ class Fetch(msgspec.Struct, frozen=True, gc=False, tag="fetch"):
     bytes_max: int
 
 
+class Read(msgspec.Struct, frozen=True, gc=False, tag="read"):
+    """Up to where may be read? Answered with that offset; see `ReadLevel`."""
+
+    partition: bytes
+    level: ReadLevel
+    offset: int = -1
+
+
+class Change(msgspec.Struct, frozen=True, gc=False, tag="change"):
+    """Let these nodes copy the partition, the preferred leader first.
+
+    Of a topic's partition any node takes it, and answers when it is known to be wanted, which is before it is
+    so. Of the metadata group its leader takes it, and answers when it is so.
+    """
+
+    partition: bytes
+    nodes: tuple[int, ...]
+    seen: int | None = None
+    """For a topic: the version of the image that the client has seen. Refused if it was changed since."""
+
+
+class Transfer(msgspec.Struct, frozen=True, gc=False, tag="transfer"):
+    """Let that node lead. For the leader; answered when it does."""
+
+    partition: bytes
+    to: int
+
+
 class AskStatus(msgspec.Struct, frozen=True, gc=False, tag="status?"):
     """How is every replica?"""
 
 
+class AskImage(msgspec.Struct, frozen=True, gc=False, tag="image?"):
+    """What does the node know of the cluster? With `topics`, of these; None: of all."""
+
+    topics: tuple[str, ...] | None = None
+
+
 class Answered(msgspec.Struct, frozen=True, gc=False, tag="answered"):
-    """What became of a proposal; `leader` is a hint where it must be sent instead."""
+    """What became of a proposal, a read or an order; `leader` is a hint where it must be sent instead."""
 
     outcome: Outcome
     offset: int
     epoch: int
     leader: int
+    why: str = ""
+    """In words, where an order was refused."""
+    timestamp: int = 0
+    """A settled proposal's, in milliseconds, where leaders give them out (`raft.ceiling_s`)."""
 
 
 class Fetched(msgspec.Struct, frozen=True, gc=False, tag="fetched"):
@@ -61,6 +101,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, gc=False):
     commit: int
     digest: int
     """Over every settled entry: two replicas with the same commit and digest hold the same."""
+    me: Member = Member(0, 0)
+    membership: Membership = Membership(())
+    """As it is in force there, settled or not."""
+    lags: dict[int, int] = {}
+    """Only the leader knows: offsets that each other node has not confirmed yet."""
 
 
 class Status(msgspec.Struct, frozen=True, gc=False, tag="status"):
@@ -75,14 +120,25 @@ class Status(msgspec.Struct, frozen=True, gc=False, tag="status"):
     topics_count: int = 0
 
 
+class Image(msgspec.Struct, frozen=True, tag="image"):
+    """What a node's image says; a topic that is not in there was not there."""
+
+    node: int
+    version: int
+    nodes: tuple[NodeInfo, ...]
+    topics: tuple[Topic, ...]
+    lost: tuple[tuple[str, int, int], ...] = ()
+    """(topic, partition, node) of replicas whose disk is gone, though their node is there."""
+
+
 class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):
     """The request itself is wrong; nothing was done."""
 
     why: str
 
 
-Request = Propose | Fetch | AskStatus
-Answer = Answered | Fetched | Status | Rejected
+Request = Propose | Fetch | Read | Change | Transfer | AskStatus | AskImage
+Answer = Answered | Fetched | Status | Image | Rejected
 
 
 class _Request(msgspec.Struct, frozen=True, gc=False, array_like=True):

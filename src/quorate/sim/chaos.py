@@ -7,10 +7,11 @@ from random import Random
 
 import msgspec
 
-from quorate.sim.faults import CLOCK_RATES, LEADER, Fault, around, between
+from quorate.sim.faults import CHANGES, CLOCK_RATES, LEADER, Fault, around, between
 from quorate.sim.harm import Harm
 from quorate.sim.invariants import Invariants
 from quorate.sim.network import CALM
+from quorate.sim.steward import Steward
 from quorate.sim.world import RESTART_SECONDS, World
 
 
@@ -28,6 +29,10 @@ class Toll(msgspec.Struct):
     filled: int = 0
     slowed: int = 0
     wiped: int = 0
+    changes: int = 0
+    changes_settled: int = 0
+    transfers: int = 0
+    transfers_settled: int = 0
 
 
 class Chaos:
@@ -37,6 +42,7 @@ class Chaos:
         self.invariants = invariants
         self.toll = Toll()
         self.harm = Harm(world, self.toll, invariants)
+        self.steward = Steward(world, self.toll, invariants)
         self.healed = False
         self._storms = 0
         self._full: dict[int, int] = {}
@@ -58,6 +64,8 @@ class Chaos:
             "full-disk": self._fill,
             "slow-disk": self._slow_down,
             "wipe": self._wipe,
+            "transfer": self.steward.strike,
+            **{f"change-{way}": self.steward.strike for way in CHANGES},
         }
         self.harm.keep_down = self._keep_down
         world.on_stop = lambda number: self._keep_down(number, world.tunables.pace_s)
@@ -182,16 +190,24 @@ class Chaos:
     # --- clocks ---
 
     def _clock_rate(self, fault: Fault) -> None:
+        rate = fault.amount
+        if not self.world.tunables.clocks_wild:
+            rate = within(rate, self.world.tunables.host.raft.clock_drift_max)
         for number in fault.nodes:
             self.toll.clock_changes += 1
-            self._tell(number, "clock changed", f"runs at {fault.amount:.2f}")
-            self.world.nodes[number].clock.change(self.world.now, rate=fault.amount)
+            self._tell(number, "clock changed", f"runs at {rate:.2f}")
+            self.world.nodes[number].clock.change(self.world.now, rate=rate)
             self.world.clock_changed(number)
 
     def _clock_jump(self, fault: Fault) -> None:
+        """The time of day is set anew. What measures how much has passed jumps only where clocks are wild: no
+        real one does, but nothing except leases may depend on that."""
         for number in fault.nodes:
             self.toll.clock_changes += 1
             self._tell(number, "clock jumped", f"by {fault.amount:.6f}s")
+            self.world.nodes[number].wall.change(self.world.now, jump=fault.amount)
+            if not self.world.tunables.clocks_wild:
+                continue
             self.world.nodes[number].clock.change(self.world.now, jump=fault.amount)
             self.world.clock_changed(number)
             # A clock that falls back takes as long, or longer if it is slow, to be where it was.
@@ -262,3 +278,9 @@ class Chaos:
                 self.world.start(number)
 
         self.world.after(RESTART_SECONDS, start, None)
+
+
+def within(rate: float, drift_max: float) -> float:
+    """One of `CLOCK_RATES`, as far from 1 as the stated bound allows, and half as far."""
+    share = 1.0 if rate in (min(CLOCK_RATES), max(CLOCK_RATES)) else 0.5
+    return 1.0 + drift_max * share * (1.0 if rate > 1.0 else -1.0)

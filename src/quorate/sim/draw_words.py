@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from quorate.core.raft import invariants as raft_invariants
-from quorate.sim import invariants, oracle
+from quorate.sim import invariants, oracle, steward
 from quorate.sim.draw_moments import (
     LINKS,
     UNKNOWN,
@@ -36,7 +36,7 @@ FAULT_MARKS = {
 }
 
 
-CHECKS = (invariants, oracle, raft_invariants)
+CHECKS = (invariants, oracle, steward, raft_invariants)
 """Their docstrings say what each invariant is about."""
 CHECK = re.compile(r"^(?:- |\| )([a-z][a-z, -]*?)(?:: | \| )((?:[^|\n]|\n  )+)", re.MULTILINE)
 

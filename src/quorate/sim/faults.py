@@ -5,6 +5,9 @@ a stream of its own, so a profile's faults are the same whoever else takes part.
 
 Copies that are lost for good (wiped disks, damaged bytes) hit only *unlucky* nodes, which are fewer than half
 of any partition's voters: nobody can promise more. Everything else may hit everybody, at the same time too.
+
+Commands are faults, too, as far as a world is concerned: the profile `membership` changes ensembles and moves
+leadership at random moments (steward.py decides on the spot what is asked of whom).
 """
 
 from __future__ import annotations
@@ -60,8 +63,7 @@ def schedule(seed: int, profiles: tuple[str, ...], place: Place) -> tuple[Fault,
     for name, profile in PROFILES.items():
         if name in profiles:
             rng = stream(seed, "faults", name)
-            # In company a profile sits some seeds out, so that every combination gets its turn.
-            absent = rng.random() < ABSENT and len(profiles) > 1
+            absent = is_absent(rng, profiles)
             made = profile(rng, place)
             if not absent:
                 faults += made
@@ -69,6 +71,15 @@ def schedule(seed: int, profiles: tuple[str, ...], place: Place) -> tuple[Fault,
 
 
 ABSENT = 0.35
+
+
+def is_absent(rng: Random, profiles: tuple[str, ...]) -> bool:
+    """In company a profile sits some seeds out, so that every combination gets its turn."""
+    return rng.random() < ABSENT and len(profiles) > 1
+
+
+def takes_part(seed: int, name: str, profiles: tuple[str, ...]) -> bool:
+    return name in profiles and not is_absent(stream(seed, "faults", name), profiles)
 
 
 def parse_profiles(text: str) -> tuple[str, ...]:
@@ -302,6 +313,41 @@ def wipe(rng: Random, place: Place) -> list[Fault]:
     ]
 
 
+CHANGES = (
+    "add",
+    "add",
+    "remove",
+    "remove",
+    "replace",
+    "any",
+    "any",
+    "promote",
+    "demote",
+    "without-leader",
+    "back",
+    "renew",
+    "renew",
+    "hang",
+    "nonsense",
+)
+"""What can be asked of an ensemble: steward.py knows what each of them means."""
+
+
+def membership(rng: Random, place: Place) -> list[Fault]:
+    """Ensembles change, by one or by many, and leadership moves; in quick succession, and at wrong nodes, too."""
+    faults: list[Fault] = []
+    for at in moments(rng, place, rng.randint(2, 8)):
+        times = rng.choice((1, 1, 1, 2, 3))
+        apart = 0.0 if rng.random() < 0.3 else length(rng, place, least=0.05, most=2.0)
+        for turn in range(times):
+            # Mostly whoever leads; at the same moment often somebody else, too.
+            astray = rng.random() < (0.5 if turn and not apart else 0.15)
+            kind = "transfer" if rng.random() < 0.3 else f"change-{rng.choice(CHANGES)}"
+            node = rng.choice(place.nodes) if astray else LEADER
+            faults.append(Fault(at + turn * apart, kind, nodes=(node,), chance=rng.getrandbits(32)))
+    return faults
+
+
 PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     "network": network,
     "crash": crash,
@@ -313,4 +359,5 @@ PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     "full-disk": full_disk,
     "slow-disk": slow_disk,
     "wipe": wipe,
+    "membership": membership,
 }

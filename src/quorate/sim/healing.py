@@ -1,9 +1,12 @@
 """After the faults: everything heals, and the world must come to rest with nothing lost.
 
 In turn: every process runs; a fresh proposal settles on every partition; producers with ids get through with
-what they still have under way; every request to a living node is answered; every byte is checked, so that hidden
-damage is found and repaired; all replicas of a partition, wiped ones too, become equal; idle groups fall silent;
-and whatever was acknowledged is read back from every node.
+what they still have under way; changes of membership come to an end; every request to a living node is answered;
+every byte is checked, so that hidden damage is found and repaired; all replicas of a partition, wiped ones too,
+become equal; idle groups fall silent; and whatever was acknowledged is read back from every node.
+
+Where ensembles change, that is said of the members that there are in the end: who was left out, or never taken
+in, need not have anything, and may go on asking.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Span
 from quorate.core.invariant import Violated
 from quorate.host import Hosted
+from quorate.sim.chance import stream
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Fate, Oracle
+from quorate.sim.steward import Steward
 from quorate.sim.workload import Workload
 from quorate.sim.world import World
 from quorate.storage.frame import Frame
@@ -31,8 +36,11 @@ PRODUCER_ID = 1 << 20
 
 
 class Healing:
-    def __init__(self, world: World, workload: Workload, oracle: Oracle, invariants: Invariants) -> None:
+    def __init__(
+        self, world: World, workload: Workload, oracle: Oracle, invariants: Invariants, steward: Steward
+    ) -> None:
         self.world = world
+        self.steward = steward
         self.workload = workload
         self.oracle = oracle
         self.invariants = invariants
@@ -42,6 +50,12 @@ class Healing:
     def run(self) -> None:
         self._wait("no fresh proposal settles", self._proposals())
         self._wait("batches of producers do not settle", self.workload.insist(self.pace * 1.5))
+        if self.world.setup.outsiders:
+            self._wait("changes do not come to an end", self.steward.settle_down())
+            if stream(self.world.setup.seed, "renewing").random() < 0.5:
+                self._wait("who came back is not taken in", self.steward.renew())
+                self._wait("changes do not come to an end", self.steward.settle_down())
+        self._wait("commands stay unanswered", self.steward.unanswered)
         self._wait("requests stay unanswered", self.workload.unanswered)
         self._check_all()
         self._wait("copies do not become equal", self._unequal)
@@ -60,17 +74,25 @@ class Healing:
             world.run(world.now + self.pace / 2, self._steps_max)
 
     def _copies(self) -> list[tuple[int, int, Hosted | None]]:
-        """(partition, node, replica) of every copy."""
+        """(partition, node, replica) of every copy that counts or follows in the end."""
         return [
             (partition, number, self.world.hosted(number, partition))
             for partition, holders in enumerate(self.world.setup.holders)
-            for number in holders
+            for number in self._members(partition, holders)
         ]
+
+    def _members(self, partition: int, holders: tuple[int, ...]) -> tuple[int, ...]:
+        if not self.world.setup.outsiders:
+            return holders
+        members = self.invariants.membership(partition).members
+        return tuple(sorted({member.node for member in members}))
 
     def _states(self) -> list[str]:
         return [
             f"p{partition} " + (hosted.replica.describe() if hosted is not None else f"n{number} down")
-            for partition, number, hosted in self._copies()
+            for partition, holders in enumerate(self.world.setup.holders)
+            for number in holders
+            for hosted in (self.world.hosted(number, partition),)
         ]
 
     # --- one after the other ---
@@ -184,11 +206,14 @@ class Probe:
         number = self.workload.proposals_count
         payload = encode_records([(None, b"fresh %d" % number)], timestamp=number, **self._numbers(number))
         proposal = self.oracle.proposed(number, self.partition, [payload], [1])
-        voters = self.world.setup.voters[self.partition]
+        setup = self.world.setup
+        voters = (setup.holders if setup.outsiders else setup.voters)[self.partition]
 
         def answer(reply: Reply) -> None:
             if reply.outcome is Outcome.SETTLED:
                 self.oracle.acknowledged(proposal, reply.offset)
+                if reply.timestamp:
+                    self.oracle.stamped(self.partition, reply.offset, reply.epoch, reply.timestamp)
                 self.settled = True
             elif reply.outcome is not Outcome.UNKNOWN:
                 proposal.fate = Fate.REFUSED

@@ -35,7 +35,7 @@ from quorate.core.effects import (
     SaveState,
     StageChunk,
 )
-from quorate.core.entry import NOWHERE, EntryId, Header, Member
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership
 from quorate.core.events import Failed, Loaded, Persisted, Started
 from quorate.core.invariant import Violated
 
@@ -65,10 +65,12 @@ class Shadow:
 
     __slots__ = (
         "commit",
+        "commit_before",
         "damaged",
         "durable",
         "epoch",
         "head",
+        "head_before",
         "issued",
         "name",
         "node",
@@ -90,11 +92,12 @@ class Shadow:
         self.replica: Any = None
         self.role = "follower"
         self.epoch = 0
-        self.commit = -1
+        self.commit = self.commit_before = -1
         self.published = -1
         self.damaged = False
         """The world has flipped bytes of this disk: less may be found than was flushed."""
-        self.head = NOWHERE
+        self.head = self.head_before = NOWHERE
+        """Now, and before the step that is looked at."""
         self.durable = NOWHERE
         self.saved: Any = None
         """The newest protocol state that was reported as flushed."""
@@ -115,6 +118,13 @@ class Invariants:
         """The protocol's own invariants."""
         self.on_settled: Callable[[int, int, int], None] | None = None
         """Told every settled entry in the order of the log: its partition, first offset and CRC."""
+        self.local: Callable[[int], float | None] = lambda node: None
+        """What a node's clock shows; None if it is down, or if clocks keep no bounds."""
+        self._born: list[Membership | None] = [None] * partitions_count
+        self._memberships: list[dict[EntryId, tuple[Membership, EntryId]]] = [
+            {} for _ in range(partitions_count)
+        ]
+        """What is in force behind an entry, and the entry that says so: see `membership_at`."""
         self._entries: list[dict[tuple[int, int], Entry]] = [{} for _ in range(partitions_count)]
         self.leaders: list[dict[int, int]] = [{} for _ in range(partitions_count)]
         self.shadows: dict[tuple[int, int], Shadow] = {}
@@ -156,6 +166,8 @@ class Invariants:
             damaged = shadow is not None
             shadow = self.shadows[node, partition] = Shadow(node, partition, self.settled[partition])
             shadow.damaged = damaged
+        shadow.head_before = shadow.head
+        shadow.commit_before = shadow.commit
         on_event = self._on_event.get(type(event))
         if on_event is not None:
             on_event(shadow, replica, event)
@@ -200,6 +212,8 @@ class Invariants:
         if shadow.replica is not None:
             self._nothing_lost(shadow, replica, event)
         shadow.replica = replica
+        if self._born[shadow.partition] is None:
+            self._born[shadow.partition] = Membership(replica.config.voters, replica.config.learners)
         shadow.orders.clear()
         shadow.issued = shadow.persisted = 0
         shadow.head = shadow.durable = recovered.head
@@ -257,8 +271,10 @@ class Invariants:
         shadow.persisted = shadow.issued
         shadow.orders.clear()
         shadow.head = replica.log.head
+        if event.head.offset > shadow.durable.offset:  # What was to be cut could not be.
+            shadow.durable = event.head
         # What was heard to be settled and is not flushed here must be heard again; nobody was told of it.
-        shadow.commit = min(shadow.commit, max(replica.log.head.offset, shadow.published))
+        shadow.commit = min(shadow.commit, max(replica.commit, shadow.published))
 
     def _loaded(self, shadow: Shadow, replica: Any, event: Loaded) -> None:
         prev: EntryId | None = None
@@ -337,11 +353,55 @@ class Invariants:
         shadow.published = effect.offset
 
     def _reply(self, shadow: Shadow, replica: Any, effect: Reply) -> None:
-        if effect.outcome is Outcome.SETTLED and not 0 <= effect.offset <= replica.commit:
+        moved = effect.offset < 0 and effect.leader  # Leadership, as somebody wished: nothing was written.
+        if effect.outcome is Outcome.SETTLED and not moved and not 0 <= effect.offset <= replica.commit:
             raise Violated(
                 "acknowledged-unsettled",
                 f"{shadow.name} acknowledged {effect.offset}, commit {replica.commit}",
             )
+
+    # --- who counts ---
+
+    def membership_at(self, partition: int, entry: EntryId) -> tuple[Membership, EntryId]:
+        """What is in force behind an entry, in whatever log it is, and which entry says so (or NOWHERE).
+
+        An entry id has one predecessor everywhere (log-matching), so this is a matter of the entry alone.
+        """
+        known = self._memberships[partition]
+        entries = self._entries[partition]
+        way = []
+        found = None
+        while found is None:
+            if entry.offset < 0:
+                born = self._born[partition]
+                assert born is not None
+                found = (born, NOWHERE)
+            elif (found := known.get(entry)) is None:
+                way.append(entry)
+                at = entries[entry.epoch, entry.offset]
+                entry = EntryId(at[0], at[1])
+        for passed in reversed(way):
+            control = entries[passed.epoch, passed.offset][4]
+            if type(control) is Membership:
+                found = (control, passed)
+            known[passed] = found
+        return found
+
+    def entry_before(self, partition: int, entry: EntryId) -> EntryId:
+        known = self._entries[partition][entry.epoch, entry.offset]
+        return EntryId(known[0], known[1])
+
+    def membership(self, partition: int, offset: int | None = None) -> Membership:
+        """What the settled log says at an offset, or at its end."""
+        epochs = self.settled[partition].epochs
+        at = len(epochs) - 1 if offset is None else offset
+        if not epochs or at < 0:
+            born = self._born[partition]
+            assert born is not None
+            return born
+        while (epochs[at], at) not in self._entries[partition]:
+            at += 1 if offset is not None else -1  # Inside of an entry.
+        return self.membership_at(partition, EntryId(epochs[at], at))[0]
 
     # --- what they come down to ---
 

@@ -76,16 +76,16 @@ class Caught(msgspec.Struct, frozen=True):
 # ---- what there is ----
 
 
-def names() -> list[str]:
-    return sorted(path.stem for path in MUTANTS.glob("*.patch"))
+def names(where: Path | None = None) -> list[str]:
+    return sorted(path.stem for path in (where or MUTANTS).glob("*.patch"))
 
 
-def describe(name: str) -> Mutant:
-    """Raises NoSuchMutant or BadPatch, with a line for a person."""
-    known = names()
+def describe(name: str, where: Path | None = None) -> Mutant:
+    """Raises NoSuchMutant or BadPatch, with a line for a person. `where`: patches that lie elsewhere."""
+    known = names(where)
     if name not in known:
         raise NoSuchMutant(f"there is no mutant {name!r}; there are: {', '.join(known)}")
-    path = MUTANTS / f"{name}.patch"
+    path = (where or MUTANTS) / f"{name}.patch"
     preamble, changes = patching.parse(path.read_text(encoding="utf-8"), where=path.name)
     return _described(path.name, preamble, changes)
 

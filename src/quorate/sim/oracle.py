@@ -19,18 +19,43 @@ every settled entry is seen, also one that nobody reads:
 - producer-order: a batch is settled before those that come before it, or behind one of a newer epoch;
 - producer-answer: a client hears of an offset that its batch does not have, or that it was settled long ago or
   is fenced, and neither is true.
+
+Readers ask up to where they may read. A partition's log is one object with two operations: `append`, which has
+the offset where the entry stands as its result, and `read`, which has the settled end that it saw. A history of
+both is linearizable if each operation can be given a moment between its beginning and its answer so that the
+results are those of a single log. Order appends by their offsets, and put a read that saw X behind the append
+that holds X and before the next one: that is the only order that explains the results, and it is one if X is an
+end that the one settled log had. So the history is linearizable exactly if this order contradicts nothing that
+anybody could have seen: if one operation was answered before another began, it does not come after it. With two
+kinds of operations these are four checks, and it is enough to compare with the highest of all that was answered:
+
+- order (above): an append after an append;
+- read-stale: a read after an append, or after another read, that does not see as much;
+- read-future: an append after a read that had already seen its place; or a read of what is not settled;
+- read-not-applied: the node that answered cannot show, at that moment, what it said may be read.
+
+An append that was never answered may take place at any time after it began, or never; that it does not come
+before a read that was answered earlier follows from the reads' ends being settled when they are answered.
+
+A read from a lease is such a read as long as clocks run within the stated bounds; where they do not, it is
+checked like a read at an offset: settled, applied, and at least as far as was asked for.
+
+- timestamp-overlap: timestamps of settled entries do not rise with the log, over all leaders (YB-14).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from itertools import pairwise
 
 import msgspec
 
 from quorate.batch import HEAD_BYTES, parse_batch_header
 from quorate.core.effects import Outcome
 from quorate.core.entry import Kind
+from quorate.core.events import ReadLevel
 from quorate.core.invariant import Violated
 from quorate.storage.frame import Frame
 
@@ -71,6 +96,22 @@ class Proposal(msgspec.Struct):
     """Of a batch with a producer id: its place among the others."""
     settled_at: int = -1
     """Where the log has it, known for a batch with a producer id."""
+    seen: int = -1
+    """The highest end that a read had seen when it was first proposed: it must stand above (read-future)."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A read that has begun."""
+
+    partition: int
+    level: ReadLevel
+    offset: int
+    floor: int
+    """What it must see: everything that was acknowledged or seen before it began."""
+
+    def __str__(self) -> str:
+        at = f" {self.offset}" if self.offset >= 0 else ""
+        return f"p{self.partition}: a read ({self.level}{at})"
 
 
 class Placed(msgspec.Struct, gc=False):
@@ -87,6 +128,16 @@ class Oracle:
         self.reads_count = 0
         self.highest = [-1] * partitions_count
         """The highest acknowledged offset of each partition."""
+        self.seen = [-1] * partitions_count
+        """The highest end that a read of each partition has seen."""
+        self.ends_count = 0
+        """Reads that were told an end."""
+        self.settled_end: Callable[[int], int] = lambda partition: 1 << 62
+        """Up to where anybody has settled a partition."""
+        self.leases_hold = True
+        """Clocks keep within the bounds that leases rely on."""
+        self._stamps: list[list[tuple[int, int, int]]] = [[] for _ in range(partitions_count)]
+        """Of each partition: (offset, epoch of the leader, timestamp) of what was acknowledged, in order."""
         self._origins: dict[bytes, tuple[Proposal, int]] = {}
         self._placed: list[dict[int, Placed]] = [{} for _ in range(partitions_count)]
         self._offsets: dict[bytes, int] = {}
@@ -103,7 +154,14 @@ class Oracle:
     def proposed(
         self, number: int, partition: int, payloads: Sequence[bytes], counts: Sequence[int]
     ) -> Proposal:
-        proposal = Proposal(number, partition, tuple(payloads), tuple(counts), self.highest[partition])
+        proposal = Proposal(
+            number,
+            partition,
+            tuple(payloads),
+            tuple(counts),
+            self.highest[partition],
+            seen=self.seen[partition],
+        )
         for index, payload in enumerate(payloads):
             body = payload[HEAD_BYTES:]
             assert body not in self._origins
@@ -131,6 +189,11 @@ class Oracle:
                 "order",
                 f"{who} was acknowledged at {offset}, but {proposal.floor} was before it began",
             )
+        if offset <= proposal.seen:
+            raise Violated(
+                "read-future",
+                f"{who} was acknowledged at {offset}, and a read had seen {proposal.seen} before it began",
+            )
         if proposal.fate is Fate.ACKNOWLEDGED:
             if proposal.offset != offset:
                 raise Violated("placed-twice", f"{who} was acknowledged at {proposal.offset} and at {offset}")
@@ -143,6 +206,21 @@ class Oracle:
             offset += count
         if offset - 1 > self.highest[proposal.partition]:
             self.highest[proposal.partition] = offset - 1
+
+    def stamped(self, partition: int, offset: int, epoch: int, timestamp: int) -> None:
+        """A leader of `epoch` has given an acknowledged entry a timestamp."""
+        stamps = self._stamps[partition]
+        stamp = (offset, epoch, timestamp)
+        place = bisect_left(stamps, stamp)
+        if place < len(stamps) and stamps[place] == stamp:
+            return
+        insort(stamps, stamp)
+        for one, two in pairwise(stamps[max(0, place - 1) : place + 2]):
+            if two[2] < one[2] or (two[2] == one[2] and two[1] != one[1]):
+                raise Violated(
+                    "timestamp-overlap",
+                    f"p{partition}: {one[2]} was given to {one[1]}-{one[0]}, and {two[2]} to {two[1]}-{two[0]}",
+                )
 
     def refused(self, proposal: Proposal, outcome: Outcome) -> None:
         """A node has told a producer that it does not append this, and why."""
@@ -175,6 +253,30 @@ class Oracle:
             raise Violated("producer-order", f"{who}, and {max(epoch, numbers.epoch)}/{due} was due")
         sequence = numbers.sequence + proposal.counts[0]
         self._next[partition, numbers.producer_id] = (numbers.epoch, sequence)
+
+    # --- up to where readers may read ---
+
+    def asked(self, partition: int, level: ReadLevel, offset: int = -1) -> Asked:
+        """A read begins."""
+        floor = max(self.highest[partition], self.seen[partition])
+        return Asked(partition, level, offset, floor)
+
+    def told(self, read: Asked, end: int, *, applied: int) -> None:
+        """A node has answered; `applied` is up to where it can show what is settled."""
+        self.ends_count += 1
+        settled = self.settled_end(read.partition)
+        if end > settled:
+            raise Violated("read-future", f"{read} was told {end}, and {settled} is settled")
+        if end > applied:
+            raise Violated("read-not-applied", f"{read} was told {end}, and its node shows {applied}")
+        if end < read.offset:
+            raise Violated("read-stale", f"{read} was told {end}")
+        linear = read.level is ReadLevel.LINEARIZABLE or (read.level is ReadLevel.LEASE and self.leases_hold)
+        if not linear:
+            return
+        if end < read.floor:
+            raise Violated("read-stale", f"{read} was told {end}; {read.floor} was known before it began")
+        self.seen[read.partition] = max(end, self.seen[read.partition])
 
     # --- what readers see ---
 

@@ -105,6 +105,8 @@ class Pipeline:
         client, proposal, outcome = self.client, sent.proposal, reply.outcome
         if outcome is Outcome.SETTLED:
             client.oracle.acknowledged(proposal, reply.offset)
+            if reply.timestamp:
+                client.oracle.stamped(self.partition, reply.offset, reply.epoch, reply.timestamp)
             client.leaders[self.partition] = attempt.node
             self._done(sent)
         elif outcome is Outcome.UNKNOWN:

@@ -16,7 +16,7 @@ from quorate.core.invariant import Violated
 from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim.chance import stream
 from quorate.sim.chaos import Chaos, Toll
-from quorate.sim.faults import Fault, Place, parse_profiles, schedule
+from quorate.sim.faults import Fault, Place, parse_profiles, schedule, takes_part
 from quorate.sim.happening import Happening
 from quorate.sim.healing import Healing
 from quorate.sim.invariants import Invariants
@@ -81,6 +81,8 @@ class Verdict(msgspec.Struct):
     """Virtual time."""
     acknowledged: int = 0
     reads: int = 0
+    ends: int = 0
+    """Reads that were told up to where they may read."""
     elections: int = 0
     truncations: int = 0
     crashes: int = 0
@@ -165,6 +167,11 @@ class Run:
         self.world = World(setup, watch=self.invariants, trace=self.trace)
         self.world.on_applied = self.invariants.applied
         self.invariants.on_settled = self.oracle.settled
+        self.oracle.settled_end = lambda partition: self.invariants.settled[partition].commit
+        if self.tunables.clocks_wild:
+            self.oracle.leases_hold = False
+        else:
+            self.invariants.local = self.world.local
         self.workload = Workload(plan.seed, self.world, self.oracle, self.tunables.manners, setup.holders)
         self.faults = plan_faults(plan, setup, self.tunables)
         self.chaos = Chaos(self.world, self.faults, self.invariants)
@@ -187,6 +194,7 @@ class Run:
             seconds=self.world.now,
             acknowledged=self.oracle.acknowledged_count,
             reads=self.oracle.reads_count,
+            ends=self.oracle.ends_count,
             elections=self.invariants.elections,
             truncations=self.invariants.truncations,
             crashes=self.world.crashes_count,
@@ -206,7 +214,7 @@ class Run:
         self.world.run(until, STEPS_MAX)
         self.workload.close()
         self.chaos.heal()
-        Healing(self.world, self.workload, self.oracle, self.invariants).run()
+        Healing(self.world, self.workload, self.oracle, self.invariants, self.chaos.steward).run()
 
     def _violation(self, invariant: str, detail: str) -> Violation:
         if self.trace is not None:
@@ -232,17 +240,49 @@ def place_partitions(plan: Plan, tunables: Tunables) -> Setup:
     for number in range(tunables.partitions_count):
         size = rng.choice((3, len(nodes))) if number and len(nodes) > 3 else len(nodes)
         voters.append(tuple(sorted(rng.sample(nodes, size))))
-    return Setup(plan.seed, tunables, tuple(voters), tuple(learners for _ in voters))
+    setup = Setup(plan.seed, tunables, tuple(voters), tuple(learners for _ in voters))
+    if takes_part(plan.seed, "membership", plan.faults):
+        setup = with_outsiders(plan, setup)
+    unlucky = choose_unlucky(plan.seed, setup)
+    priorities = choose_priorities(plan.seed, setup.nodes, unlucky)
+    return msgspec.structs.replace(setup, unlucky=unlucky, priorities=priorities)
 
 
-def plan_faults(plan: Plan, setup: Setup, tunables: Tunables) -> tuple[Fault, ...]:
-    rng = stream(plan.seed, "unlucky")
+def with_outsiders(plan: Plan, setup: Setup) -> Setup:
+    """Where ensembles change, there are nodes that can join them."""
+    rng = stream(plan.seed, "outsiders")
+    last = setup.nodes[-1]
+    spare = tuple(range(last + 1, last + 1 + rng.choice((1, 2, 2, 3))))
+    outsiders = tuple(
+        tuple(node for node in setup.nodes + spare if node not in voters + learners)
+        for voters, learners in zip(setup.voters, setup.learners, strict=True)
+    )
+    return msgspec.structs.replace(setup, outsiders=outsiders)
+
+
+def choose_unlucky(seed: int, setup: Setup) -> tuple[int, ...]:
+    rng = stream(seed, "unlucky")
     unlucky: list[int] = []
     for node in rng.sample(setup.nodes, len(setup.nodes)):
         lost = {*unlucky, node}
         if all(2 * len(lost.intersection(voters)) < len(voters) for voters in setup.voters):
             unlucky.append(node)
-    place = Place(setup.nodes, tuple(sorted(unlucky)), tunables.pace_s, tunables.seconds * 0.95)
+    return tuple(sorted(unlucky))
+
+
+def choose_priorities(
+    seed: int, nodes: tuple[int, ...], unlucky: tuple[int, ...]
+) -> tuple[tuple[int, int], ...]:
+    """Mostly everybody is wanted alike. Those who never stand are among the unlucky ones: the others are a
+    majority, and one of them has everything that is settled."""
+    rng = stream(seed, "priorities")
+    if rng.random() < 0.6:
+        return ()
+    return tuple((node, rng.choice((0, 1, 2) if node in unlucky else (1, 1, 2, 3))) for node in nodes)
+
+
+def plan_faults(plan: Plan, setup: Setup, tunables: Tunables) -> tuple[Fault, ...]:
+    place = Place(setup.nodes, setup.unlucky, tunables.pace_s, tunables.seconds * 0.95)
     faults = schedule(plan.seed, plan.faults, place)
     if plan.only is not None:
         faults = tuple(fault for index, fault in enumerate(faults) if index in plan.only)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from quorate.batch import encode_records
 from quorate.core.effects import Reply
+from quorate.core.events import ReadLevel
 from quorate.sim.scenario_script import ANYBODY, Said
 from quorate.sim.scenario_send import send
 from quorate.sim.scenario_stage import Refused, Stage, letter_name
@@ -29,25 +30,31 @@ class Play:
 
 
 def elect(play: Play, said: Said) -> None:
-    """Let a node's time-out pass, and those named hear and answer it, until it leads."""
+    """Let a node's time-out pass; those named miss their leader too, hear and answer it, until it leads."""
     stage, number = play.stage, said.node()
     voters = set(said.nodes("VOTER")) if "VOTER" in said else set(stage.nodes)
     _not_leading(stage, number)
+    stage.miss_leader(number)
     for _ in range(ELECTIONS_MAX):
-        _stand(stage, number)
-        _hold_election(stage, number, voters)
+        before = _stand(stage, number)
+        _hold_election(stage, number, voters, stage.cast.room.elections, before)
         if stage.up(number).role.name == "leader":
             return
     raise Refused(f"{stage.name(number)} does not lead: {_state(stage, number)}")
 
 
 def campaign(play: Play, said: Said) -> None:
-    """Let a node's time-out pass once; with voters, let those hear and answer it."""
+    """Let a node's time-out pass once; with voters, who miss their leader too, until it asks for their votes."""
     stage, number = play.stage, said.node()
     _not_leading(stage, number)
-    _stand(stage, number)
+    before = _stand(stage, number)
     if "VOTER" in said:
-        _hold_election(stage, number, set(said.nodes("VOTER")))
+        _hold_election(stage, number, set(said.nodes("VOTER")), stage.cast.room.inquiries, before)
+
+
+def miss_leader(play: Play, said: Said) -> None:
+    for number in said.nodes():
+        play.stage.miss_leader(number)
 
 
 def _not_leading(stage: Stage, number: int) -> None:
@@ -56,29 +63,32 @@ def _not_leading(stage: Stage, number: int) -> None:
         raise Refused(f"{stage.name(number)} leads epoch {replica.epoch} already")
 
 
-def _stand(stage: Stage, number: int) -> None:
+def _stand(stage: Stage, number: int) -> int:
+    """Returns the number of the last message before those of this election."""
     replica = stage.acting(number)
     if not stage.cast.room.elections:
         raise Refused(f"in {stage.cast.room.name} leaders are appointed: appoint {stage.name(number)}")
-    epoch = replica.epoch
+    epoch, before = replica.epoch, stage.messages_count
     if replica.deadline() is None:
         raise Refused(f"{stage.name(number)} is at rest: it suspects nobody")
     stage.wake(number)
     if replica.role.name == "follower" and replica.epoch == epoch:
         raise Refused(f"{stage.name(number)} does not stand for election: {_state(stage, number)}")
+    return before
 
 
-def _hold_election(stage: Stage, number: int, voters: set[int]) -> None:
-    """Messages of this election arrive between the candidate and those voters; those to others are lost."""
-    elections = stage.cast.room.elections
-    epoch = stage.up(number).epoch
+def _hold_election(
+    stage: Stage, number: int, voters: set[int], messages: frozenset[str], before: int
+) -> None:
+    """These messages arrive between the candidate and those voters, as far as they are of this election; those to
+    others are lost."""
     while True:
         letters = [
             letter
             for letter in stage.letters(ANYBODY, ANYBODY)
             if number in (letter.source, letter.target)
-            and letter_name(letter) in elections
-            and letter.parcel.message.epoch >= epoch
+            and letter_name(letter) in messages
+            and letter.number > before
         ]
         if not letters:
             return
@@ -89,6 +99,8 @@ def _hold_election(stage: Stage, number: int, voters: set[int]) -> None:
         elif stage.hosted(letter.target, 0) is None:
             raise Refused(f"{stage.name(letter.target)} is down")
         else:
+            if letter.target != number:
+                stage.miss_leader(letter.target)
             stage.hand_over(letter)
 
 
@@ -119,17 +131,55 @@ def propose_bytes(play: Play, said: Said) -> None:
 
 
 def _propose(play: Play, number: int, name: str, values: list[bytes]) -> None:
+    payload = encode_records([(None, value) for value in values])
+    answer = _ask(play, number, name)
+    play.stage.propose(number, 0, [payload], answer)
+    play.stage.calm()
+
+
+def _ask(play: Play, number: int, name: str) -> Callable[[Reply], None]:
+    """Somebody asks something of a node, and waits."""
     stage = play.stage
     stage.acting(number)
     play.answers[name] = None
     stage.narrator.say(f"{name} -> {stage.name(number)}")
 
     def answer(reply: Reply) -> None:
+        if play.answers[name] is not None:
+            raise Refused(f"{name} was answered twice")
         play.answers[name] = reply
         stage.narrator.say(f"{stage.name(number)} -> {name} {stage.teller.reply(reply)}")
 
-    stage.propose(number, 0, [encode_records([(None, value) for value in values])], answer)
+    return answer
+
+
+def read(play: Play, said: Said) -> None:
+    """Ask a node up to where one may read there."""
+    level = next((level for level in (ReadLevel.LINEARIZABLE, ReadLevel.LEASE) if level in said), None)
+    offset = said.number("OFFSET") if level is None else -1
+    answer = _ask(play, said.node(), said.word("NAME"))
+    play.stage.read(said.node(), 0, level or ReadLevel.AT_OFFSET, answer, offset)
+    play.stage.calm()
+
+
+# ---- commands ----
+
+
+def change(play: Play, said: Said) -> None:
+    """Command a node to change who counts. A node that was wiped is meant as it is now."""
+    stage = play.stage
+    ensemble = tuple(map(stage.member, said.nodes("MEMBER")))
+    learners = tuple(map(stage.member, said.nodes("LEARNER"))) if "LEARNER" in said else ()
+    answer = _ask(play, said.node(), said.word("NAME"))
+    stage.change(said.node(), 0, answer, ensemble=ensemble, learners=learners)
     stage.calm()
+
+
+def transfer(play: Play, said: Said) -> None:
+    """Command a node to let another one lead."""
+    answer = _ask(play, said.node(), said.word("NAME"))
+    play.stage.transfer(said.node(), 0, answer, to=said.node("HEIR"))
+    play.stage.calm()
 
 
 # ---- messages ----
@@ -225,6 +275,11 @@ def heal(play: Play, _: Said) -> None:
 
 def wake(play: Play, said: Said) -> None:
     play.stage.wake(said.node())
+
+
+def set_clock(play: Play, said: Said) -> None:
+    for number in said.nodes():
+        play.stage.set_wall(number, said.seconds())
 
 
 def run(play: Play, said: Said) -> None:
@@ -323,9 +378,14 @@ Act = Callable[[Play, Said], None]
 ACTS: dict[str, Act] = {
     "elect NODE [with VOTER...]": elect,
     "campaign NODE [with VOTER...]": campaign,
+    "miss leader NODE...": miss_leader,
     "appoint NODE": appoint,
     "propose NODE [TEXT...] as NAME": propose,
     "propose NODE NUMBER bytes as NAME": propose_bytes,
+    "read NODE linearizable|lease as NAME": read,
+    "read NODE offset OFFSET as NAME": read,
+    "change NODE to MEMBER... [learners LEARNER...] as NAME": change,
+    "transfer NODE to HEIR as NAME": transfer,
     "deliver all": deliver_all,
     "deliver all [MESSAGE] FROM -> TO": deliver,
     "deliver [last] [MESSAGE] FROM -> TO": deliver,
@@ -340,6 +400,7 @@ ACTS: dict[str, Act] = {
     "heal": heal,
     "wake NODE": wake,
     "run TIME": run,
+    "clock NODE... = TIME": set_clock,
     "hold flushes NODE...": hold_flushes,
     "flush NODE": flush,
     "release flushes NODE...": release_flushes,

@@ -59,7 +59,12 @@ def expect_role(play: Play, said: Said) -> Found:
 
 
 def _role(replica: Any) -> str:
-    return str(replica.role.name) if replica.is_voter else "learner"
+    """Whoever stands or leads does so, even if it is on its way out; who does not count, learns at most."""
+    role = str(replica.role.name)
+    if replica.is_voter or role != "follower":
+        return role
+    nodes = {member.node for member in replica.membership.members}
+    return "learner" if replica.me.node in nodes else "outsider"
 
 
 def expect_epoch(play: Play, said: Said) -> Found:
@@ -129,6 +134,34 @@ def expect_answer(play: Play, said: Said) -> Found:
         return None if wanted == UNANSWERED else UNANSWERED
     right = wanted == reply.outcome and ("OFFSET" not in said or said.number("OFFSET") == reply.offset)
     return None if right else play.stage.teller.reply(reply)
+
+
+def expect_reason(play: Play, said: Said) -> Found:
+    """Not only what was answered, but why."""
+    found = expect_answer(play, said)
+    reply = play.answers[said.word("PROPOSAL")]
+    if found is not None or reply is None or said.word("TEXT") in reply.why:
+        return found
+    return play.stage.teller.reply(reply)
+
+
+def expect_timestamp(play: Play, said: Said) -> Found:
+    later, earlier = (play.answers[said.word(place)] for place in ("PROPOSAL", "EARLIER"))
+    if later is not None and earlier is not None and later.timestamp > earlier.timestamp > 0:
+        return None
+    return " and ".join(str(reply.timestamp) if reply is not None else "none" for reply in (later, earlier))
+
+
+def expect_membership(play: Play, said: Said) -> Found:
+    """In force, settled or not, as the replica's own log says."""
+    teller = play.stage.teller
+    places = (("", "MEMBER"), (" from ", "OUTGOING"), (" learners ", "LEARNER"), (" to be ", "WANTED"))
+    wanted = "".join(
+        word + " ".join(map(teller.node, sorted(said.nodes(place))))
+        for word, place in places
+        if place in said
+    )
+    return _each(play, said, wanted, lambda replica: teller.membership(replica.membership))
 
 
 def expect_visible(play: Play, said: Said) -> Found:
@@ -224,7 +257,12 @@ EXPECTATIONS: dict[str, Expectation] = {
     "expect at rest NODE...": expect_at_rest,
     "expect awake NODE...": expect_at_rest,
     "expect answer PROPOSAL = ANSWER... at OFFSET": expect_answer,
+    "expect answer PROPOSAL = ANSWER... because TEXT": expect_reason,
     "expect answer PROPOSAL = ANSWER...": expect_answer,
+    "expect timestamp PROPOSAL after EARLIER": expect_timestamp,
+    "expect membership NODE... = MEMBER... [from OUTGOING...] [learners LEARNER...] [to be WANTED...]": (
+        expect_membership
+    ),
     "expect visible NODE = nothing": expect_visible,
     "expect visible NODE = TEXT...": expect_visible,
     "expect messages = MESSAGE...": expect_messages,

@@ -28,8 +28,16 @@ class Room(msgspec.Struct, frozen=True):
     """By the name that scenarios use: `append-entries`."""
     elections: frozenset[str]
     """Messages that make a leader; empty where somebody else appoints one."""
+    inquiries: frozenset[str]
+    """Those of them by which a node finds out whether to stand at all."""
+    promised_until: Callable[[Any], float]
+    """Until when a replica follows whom it has heard, by its own clock."""
     offset_fields: frozenset[str]
     """Numbers in messages that are offsets."""
+    node_fields: frozenset[str]
+    """And those that are nodes; 0: none."""
+    untold_fields: frozenset[str]
+    """And those that tell nobody anything."""
     invariants: Callable[[], Any]
     saved_state: Callable[[int], Any]
     """What a replica has saved whose last epoch is this one."""
@@ -48,8 +56,12 @@ def _raft_state(epoch: int) -> raft.SavedState:
 RAFT = Room(
     name="raft",
     messages={message_name(message): message for message in get_args(raft.messages.Message)},
-    elections=frozenset({"vote-request", "vote-response"}),
+    elections=frozenset({"gone-request", "gone-response", "vote-request", "vote-response"}),
+    inquiries=frozenset({"gone-request", "gone-response"}),
+    promised_until=lambda replica: float(replica._promised_until),
     offset_fields=frozenset({"commit", "probe", "matched", "wants_snapshot"}),
+    node_fields=frozenset({"heir"}),
+    untold_fields=frozenset({"asked"}),
     invariants=RaftInvariants,
     saved_state=_raft_state,
 )
@@ -75,6 +87,10 @@ def check_setting(room: Room, name: str, value: str) -> float:
     if default is None:
         names = ", ".join(sorted(known)).replace("_", "-")
         raise Mistake(f"there is no setting {name}; there are: {names}")
+    if isinstance(default, bool):
+        if value not in ("yes", "no"):
+            raise Mistake(f"{name} is yes or no")
+        return value == "yes"
     try:
         return type(default)(value)
     except ValueError:

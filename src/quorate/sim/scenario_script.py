@@ -18,7 +18,7 @@ from quorate.sim.scenario_room import ROOMS, Room, check_setting
 from quorate.sim.scenario_words import Form, Mistake, Word, split, understand
 
 NODES_MAX = 99
-ROLES = ("leader", "follower", "candidate", "learner", "down")
+ROLES = ("leader", "follower", "prospect", "candidate", "learner", "outsider", "down")
 UNANSWERED = "none"
 ANYBODY = 0
 """Instead of a node's number: `*`."""
@@ -39,6 +39,9 @@ class Cast(msgspec.Struct):
     room: Room = ROOMS["raft"]
     numbers: dict[str, int] = {}
     learners: tuple[int, ...] = ()
+    outsiders: tuple[int, ...] = ()
+    """Hold an empty replica, and are in no ensemble yet."""
+    priorities: dict[int, int] = {}
     origin: int = 0
     """What the file calls the first offset of a log."""
     seed: int = 0
@@ -46,7 +49,7 @@ class Cast(msgspec.Struct):
     logs: dict[int, tuple[Item, ...]] = {}
     epochs: dict[int, int] = {}
     named: dict[str, int] = {}
-    """Names of proposals, with the line of each."""
+    """Names of proposals and other requests, with the line of each."""
 
     @property
     def names(self) -> dict[int, str]:
@@ -54,7 +57,8 @@ class Cast(msgspec.Struct):
 
     @property
     def voters(self) -> tuple[int, ...]:
-        return tuple(number for number in self.numbers.values() if number not in self.learners)
+        others = self.learners + self.outsiders
+        return tuple(number for number in self.numbers.values() if number not in others)
 
 
 class Said:
@@ -197,6 +201,15 @@ def _learners(cast: Cast, places: dict[str, list[Word]]) -> None:
     cast.learners += _enroll(cast, places["NODE"])
 
 
+def _outsiders(cast: Cast, places: dict[str, list[Word]]) -> None:
+    cast.outsiders += _enroll(cast, places["NODE"])
+
+
+def _priority(cast: Cast, places: dict[str, list[Word]]) -> None:
+    for word in places["NODE"]:
+        cast.priorities[_node(cast, word)] = _number(places["NUMBER"][0])
+
+
 def _enroll(cast: Cast, words: list[Word]) -> tuple[int, ...]:
     for word in words:
         if not re.fullmatch(r"[A-Za-z][\w.]*", word.text):
@@ -254,6 +267,8 @@ _GIVEN: dict[str, Callable[[Cast, dict[str, list[Word]]], None]] = {
     "protocol NAME": _protocol,
     "nodes NODE...": _nodes,
     "learners NODE...": _learners,
+    "outsiders NODE...": _outsiders,
+    "priority NODE... = NUMBER": _priority,
     "offsets from NUMBER": _offsets,
     "seed NUMBER": _seed,
     "setting NAME = VALUE": _setting,
@@ -341,13 +356,13 @@ def _answer_word(_: Cast, word: Word) -> str:
 
 def _answered(cast: Cast, word: Word) -> str:
     if word.text not in cast.named:
-        raise Mistake(f"nothing was proposed as {word}; so far: {' '.join(cast.named) or 'nothing'}")
+        raise Mistake(f"nothing was asked as {word}; so far: {' '.join(cast.named) or 'nothing'}")
     return word.text
 
 
 def _name(cast: Cast, word: Word, line: int) -> str:
     if word.text in cast.named:
-        raise Mistake(f"{word} is the name of the proposal in line {cast.named[word.text]}: take another")
+        raise Mistake(f"{word} is the name of the request in line {cast.named[word.text]}: take another")
     cast.named[word.text] = line
     return word.text
 
@@ -355,6 +370,11 @@ def _name(cast: Cast, word: Word, line: int) -> str:
 _PLACES: dict[str, Callable[[Cast, Word], Any]] = {
     "NODE": _node,
     "VOTER": _node,
+    "HEIR": _node,
+    "MEMBER": _node,
+    "LEARNER": _node,
+    "OUTGOING": _node,
+    "WANTED": _node,
     "FROM": _end,
     "TO": _end,
     "OFFSET": _offset,
@@ -365,4 +385,5 @@ _PLACES: dict[str, Callable[[Cast, Word], Any]] = {
     "ROLE": _role,
     "ANSWER": _answer_word,
     "PROPOSAL": _answered,
+    "EARLIER": _answered,
 }

@@ -57,6 +57,8 @@ def _value(stage: Stage, replica: Any, kind: type, field: str, text: str) -> Any
         return _position(stage, text)
     if field in stage.cast.room.offset_fields and text == "none":
         return -1
+    if field in stage.cast.room.node_fields and text in stage.cast.numbers:
+        return stage.cast.numbers[text]
     if not text.isdecimal():
         raise Refused(f"`{field} {text}` is not a field of {kind.__name__}, or cannot be written by hand")
     return int(text) - (stage.cast.origin if field in stage.cast.room.offset_fields else 0)

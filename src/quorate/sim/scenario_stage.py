@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from quorate.core.entry import Span
+from quorate.core.entry import Member, Span
 from quorate.host import Parcel, ReplicaRecord
 from quorate.host.parcel import unpacked
 from quorate.sim.chance import stream
+from quorate.sim.clock import Clock
 from quorate.sim.disk import SimDisk, SimDiskSettings
 from quorate.sim.network import Weather
 from quorate.sim.scenario_given import Account, give
@@ -51,7 +52,15 @@ class Watcher:
 class Stage(World):
     def __init__(self, cast: Cast) -> None:
         tunables = Tunables(weather=STILL, disk=INSTANT, host=host_settings(cast.settings))
-        setup = Setup(cast.seed, tunables, voters=(cast.voters,), learners=(cast.learners,), hold=True)
+        setup = Setup(
+            cast.seed,
+            tunables,
+            voters=(cast.voters,),
+            learners=(cast.learners,),
+            outsiders=(cast.outsiders,),
+            priorities=tuple(cast.priorities.items()),
+            hold=True,
+        )
         self.cast = cast
         self.teller = Teller(cast.names, cast.origin, cast.room)
         self.narrator = Narrator(self.teller)
@@ -84,6 +93,10 @@ class Stage(World):
     def record(self, number: int) -> ReplicaRecord:
         return self._record(self.nodes[number], 0)
 
+    def member(self, number: int) -> Member:
+        """A node with the disk that it has now."""
+        return Member(number, self.nodes[number].incarnation)
+
     def up(self, number: int) -> Any:
         """The replica of a node that runs."""
         hosted = self.hosted(number, 0)
@@ -107,6 +120,11 @@ class Stage(World):
             and (called is None or is_called(letter, called))
         ]
 
+    @property
+    def messages_count(self) -> int:
+        """How many were ever sent: the number of the newest."""
+        return self._messages_count
+
     # --- what happens between two commands ---
 
     def calm(self) -> None:
@@ -122,6 +140,10 @@ class Stage(World):
 
     def _make_disk(self, number: int) -> SimDisk:
         return SimDisk(stream(self.setup.seed, "disk", number), self._scheduler(number), INSTANT)
+
+    def _make_wall(self, number: int) -> Clock:
+        """Everybody agrees on the time of day, unless a scenario sets a clock."""
+        return Clock()
 
     def _scheduler(self, number: int) -> Callable[[float, Callable[[], None]], None]:
         def schedule(_: float, finish: Callable[[], None]) -> None:
@@ -208,6 +230,20 @@ class Stage(World):
         self.clock_changed(number)
         self.calm()
 
+    def miss_leader(self, number: int) -> None:
+        """Its leader is not heard for so long that this node owes nobody its vote; it does not stand itself."""
+        replica = self.acting(number)
+        node = self.nodes[number]
+        assert node.host is not None
+        if replica.role.name == "leader":
+            return  # It hears itself.
+        local = node.clock.local(self.now)
+        node.clock.change(self.now, jump=max(0.0, self.cast.room.promised_until(replica) - local))
+        if replica.leader and replica.role.deadline is None:
+            node.host.at(node.clock.local(self.now))
+            node.host.suspect(replica.leader)
+        self.clock_changed(number)
+
     def pass_time(self, seconds: float) -> None:
         """Time passes for everybody, and messages arrive."""
         until = self.now + seconds
@@ -216,6 +252,11 @@ class Stage(World):
             for letter in self.letters(0, 0):
                 if letter.target not in self.paused:
                     self._pass_on(letter)
+
+    def set_wall(self, number: int, seconds: float) -> None:
+        """The time of day on a node; nothing is timed by it."""
+        wall = self.nodes[number].wall
+        wall.change(self.now, jump=seconds - wall.local(self.now))
 
     # --- disks ---
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from quorate.core import effects, events
-from quorate.core.entry import EntryId, Header, Member, Snapshot, Span
+from quorate.core.entry import EntryId, Header, Member, Membership, Snapshot, Span
 from quorate.sim.scenario_log import write_headers, write_position
 from quorate.sim.scenario_room import Room, message_name
 
@@ -45,7 +45,8 @@ class Teller:
         told = {}
         for field in msgspec.structs.fields(message):
             value = getattr(message, field.name)
-            if value == field.default and type(value) is type(field.default):
+            usual = value == field.default and type(value) is type(field.default)
+            if usual or field.name in self.room.untold_fields:
                 continue
             name = self.field_name(field.name)
             if isinstance(value, bool):
@@ -60,6 +61,8 @@ class Teller:
     def value(self, field: str, value: Any) -> str:
         if field in self.room.offset_fields:
             return self.offset(value)
+        if field in self.room.node_fields:
+            return self.node(value)
         if isinstance(value, Member):
             return self.node(value.node)
         if isinstance(value, EntryId):
@@ -77,7 +80,23 @@ class Teller:
         return f"{first}..{last}" if last > first else str(first)
 
     def reply(self, reply: effects.Reply) -> str:
-        return f"{reply.outcome} at {self.offset(reply.offset)}" if reply.offset >= 0 else str(reply.outcome)
+        where = f" at {self.offset(reply.offset)}" if reply.offset >= 0 else ""
+        return f"{reply.outcome}{where}" + (f' because "{reply.why}"' if reply.why else "")
+
+    def membership(self, membership: Membership) -> str:
+        """`R2 R3 R4 from R1 R2 R3 learners R5`: what is not is left out."""
+
+        def nodes(members: tuple[Member, ...]) -> str:
+            return " ".join(self.node(member.node) for member in members)
+
+        said = nodes(membership.ensemble)
+        if membership.outgoing:
+            said += f" from {nodes(membership.outgoing)}"
+        if membership.learners:
+            said += f" learners {nodes(membership.learners)}"
+        if membership.wanted is not None and not membership.outgoing:
+            said += f" to be {nodes(membership.wanted.ensemble)}"
+        return said
 
 
 class Narrator:
@@ -91,6 +110,7 @@ class Narrator:
         self.cuts: Counter[int] = Counter()
         self._durable: dict[int, EntryId] = {}
         self._roles: dict[int, tuple[str, int]] = {}
+        self._memberships: dict[int, Membership] = {}
         self._effects: dict[type, Callable[[Any], str]] = {
             effects.Append: lambda effect: f"appends {teller.headers(effect.headers)}",
             effects.Cut: lambda effect: f"cuts to {teller.position(effect.to)}",
@@ -128,6 +148,10 @@ class Narrator:
             told = self._effects.get(type(effect))
             if told is not None:
                 self.say(f"{name} {told(effect)}")
+        if replica.membership is not self._memberships.get(node):
+            if self._memberships.get(node, replica.membership) != replica.membership:
+                self.say(f"{name} goes by {self.teller.membership(replica.membership)}")
+            self._memberships[node] = replica.membership
         self._role(node, name, replica)
 
     def _event(self, node: int, name: str, replica: Any, event: events.Event) -> None:
@@ -165,5 +189,9 @@ class Narrator:
             self.say(f"{name} leads epoch {epoch}")
         elif role == "candidate":
             self.say(f"{name} stands for epoch {epoch}")
+        elif role == "prospect":
+            self.say(f"{name} misses its leader")
+        elif before is not None and before[0] == "prospect":
+            self.say(f"{name} follows again")
         elif before is not None and before[0] != role:
             self.say(f"{name} steps down in epoch {epoch}")

@@ -116,6 +116,8 @@ class Shrinker:
         while clients_count > 1:
             clients_count //= 2
             yield {"overrides": {**self.plan.overrides, "clients_count": clients_count}}
+        if drawn.tunables.manners.readers_count:
+            yield {"overrides": {**self.plan.overrides, "readers_count": 0}}
         for share in (0.0, 1.0):
             yield {"overrides": {**self.plan.overrides, "reads_share": share}}
         if self.plan.nodes > 3:

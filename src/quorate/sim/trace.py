@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from quorate.core import effects, events
-from quorate.core.entry import NOWHERE, EntryId, Header, Member, Span
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Span
 from quorate.sim.happening import Happening
 
 
@@ -84,6 +84,11 @@ def tell_event(event: Any) -> tuple[str, str, int]:
         return "damaged", tell_span(event.span), 0
     if kind is events.Suspected:
         return "suspected", f"n{event.node}", 0
+    if kind is events.ReadAsked:
+        at = f" {event.offset}" if event.offset >= 0 else ""
+        return "asked", f"request {event.request}: up to where it may read ({event.level}{at})", 0
+    if kind is events.Commanded:
+        return "commanded", tell(event.command), 0
     return kind.__name__.lower(), tell(event), 0
 
 
@@ -106,19 +111,25 @@ def tell_effect(effect: Any) -> str:
 def tell_reply(reply: effects.Reply) -> str:
     where = f" at {reply.offset}" if reply.offset >= 0 else ""
     leader = f", try n{reply.leader}" if reply.leader else ""
-    return f"request {reply.request}: {reply.outcome}{where}{leader}"
+    why = f" ({reply.why})" if reply.why else ""
+    return f"request {reply.request}: {reply.outcome}{where}{leader}{why}"
 
 
 def tell_headers(headers: tuple[Header, ...]) -> str:
     if not headers:
         return "nothing"
     if len(headers) == 1:
-        return str(headers[0])
+        control = headers[0].control
+        return f"{headers[0]} {control}" if isinstance(control, Membership) else str(headers[0])
     return f"{headers[0].epoch}-{headers[0].offset}..{headers[-1].id} ({len(headers)})"
 
 
 def tell_span(span: Span) -> str:
     return f"({span.before}, {span.last}]"
+
+
+UNSAID = {"heir": 0, "priority": 1}
+"""Values that are the usual ones."""
 
 
 def tell(thing: Any) -> str:
@@ -129,12 +140,15 @@ def tell(thing: Any) -> str:
         return f"n{thing.node}" if thing.incarnation == 1 else f"n{thing.node}/{thing.incarnation}"
     if isinstance(thing, Span):
         return tell_span(thing)
+    if isinstance(thing, Membership):
+        return str(thing)
     if isinstance(thing, msgspec.Struct):
         fields = (
             (name, getattr(thing, name))
             for name in thing.__struct_fields__
             if name not in ("io", "token", "control")
         )
+        fields = ((name, value) for name, value in fields if UNSAID.get(name) != value)
         parts = " ".join(f"{name} {tell(value)}" for name, value in fields if says_something(value))
         return f"{_spaced(type(thing).__name__)} {parts}".strip()
     if isinstance(thing, tuple):

@@ -26,6 +26,8 @@ class Tunables(msgspec.Struct, frozen=True):
     seconds: float = 4.0
     """How long the safety phase lasts."""
     partitions_count: int = 1
+    clocks_wild: bool = False
+    """Clocks run at any rate and jump: nobody promises anything about leases then."""
     weather: Weather = Weather()
     disk: SimDiskSettings = SimDiskSettings()
     host: HostSettings = HostSettings()
@@ -37,7 +39,7 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
     rng = stream(seed, "tunables")
     pace = rng.choice((0.05, 0.1, 0.15, 0.3))
     parts: dict[str, Any] = {
-        "raft": draw_raft(rng, pace),
+        "raft": draw_more_raft(seed, draw_raft(rng, pace)),
         "store": draw_store(rng, pace),
         "detector": DetectorSettings(
             ping_s=pace * rng.choice((0.3, 1.0)), suspect_s=pace * rng.choice((1.5, 4.0))
@@ -48,11 +50,13 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
             draw_manners(rng, pace),
             # By a chance of its own: where nobody has a producer id, worlds are what they were before.
             producers_share=stream(seed, "producers").choice((0.0, 0.5, 1.0)),
+            readers_count=stream(seed, "readers").choice((0, 1, 2, 4)),
         ),
         "tunables": Tunables(
             pace_s=pace,
             seconds=pace * rng.choice((20.0, 40.0, 80.0)),
             partitions_count=rng.choice((1, 1, 2, 3, 4)),
+            clocks_wild=stream(seed, "clocks").random() < 0.25,
         ),
     }
     for name, value in (overrides or {}).items():
@@ -84,6 +88,20 @@ def draw_raft(rng: Random, pace: float) -> Tuning:
         keep_behind=rng.choice((0, 3, 20)),
         chunk_bytes=rng.choice((16, 64, 1 << 16)),
         repair_retry_s=pace * rng.choice((0.5, 2.0)),
+    )
+
+
+def draw_more_raft(seed: int, tuning: Tuning) -> Tuning:
+    """What came later, each from a stream of its own, so that nothing else is drawn differently."""
+    pace = tuning.election_timeout_s
+    ceilings = stream(seed, "ceiling")
+    return msgspec.structs.replace(
+        tuning,
+        catch_up_max=stream(seed, "catch-up").choice((1, 4, 64)),
+        clock_drift_max=stream(seed, "drift").choice((0.05, 0.1, 0.3)),
+        read_wait_s=pace * stream(seed, "read-wait").choice((0.5, 3.0, 10.0)),
+        ceiling_s=pace * ceilings.choice((0.5, 3.0)) if ceilings.random() < 0.3 else 0.0,
+        prefer_snapshots=stream(seed, "prefer-snapshots").random() < 0.3,
     )
 
 

@@ -17,9 +17,11 @@ import msgspec
 
 from quorate.batch import encode_records
 from quorate.core.effects import Outcome, Reply
+from quorate.core.events import ReadLevel
 from quorate.sim.chance import stream
 from quorate.sim.oracle import Fate, Oracle, Proposal
 from quorate.sim.pipeline import Pipeline
+from quorate.sim.reading import Reader
 from quorate.storage.frame import Frame
 
 ATTEMPTS_MAX = 12
@@ -54,6 +56,16 @@ class Workplace(Protocol):
         """`done` gets the entries, the node's commit, and the offset just below its log."""
         ...
 
+    def read(
+        self, node: int, partition: int, level: ReadLevel, answer: Callable[[Reply], None], offset: int = -1
+    ) -> bool:
+        """Up to where one may read there. False: nobody there."""
+        ...
+
+    def applied(self, node: int, partition: int) -> int:
+        """What a node can show at this moment; -1 if nothing."""
+        ...
+
 
 class Manners(msgspec.Struct, frozen=True):
     """How clients behave in one run."""
@@ -70,6 +82,8 @@ class Manners(msgspec.Struct, frozen=True):
     delay_s: float = 0.001
     producers_share: float = 0.0
     """Of the clients: those that write with producer ids."""
+    readers_count: int = 0
+    """Further clients that only ask up to where they may read: reading.py."""
 
 
 class Attempt(msgspec.Struct):
@@ -106,10 +120,15 @@ class Workload:
         self.clients = [
             Client(self, number, stream(seed, "client", number)) for number in range(manners.clients_count)
         ]
+        self.readers = [
+            Reader(self, stream(seed, "reader", number)) for number in range(manners.readers_count)
+        ]
 
     def begin(self) -> None:
         for client in self.clients:
             client.rest()
+        for reader in self.readers:
+            reader.rest()
 
     def close(self) -> None:
         """Nothing more is asked of any node; what was asked goes on until it is answered."""
@@ -239,6 +258,8 @@ class Client:
         outcome = reply.outcome
         if outcome is Outcome.SETTLED:
             self.oracle.acknowledged(proposal, reply.offset)
+            if reply.timestamp:
+                self.oracle.stamped(proposal.partition, reply.offset, reply.epoch, reply.timestamp)
             self.leaders[proposal.partition] = attempt.node
             self._finish(attempt)
         elif outcome is Outcome.UNKNOWN:

@@ -18,7 +18,8 @@ import msgspec
 
 from quorate.core.effects import Reply, Report
 from quorate.core.entry import EntryId, Member, Partition, Span, partition_of
-from quorate.host import Host, Hosted, Parcel, ReplicaRecord
+from quorate.core.events import ReadLevel
+from quorate.host import Host, Hosted, HostSettings, Parcel, ReplicaRecord
 from quorate.sim.chance import stream
 from quorate.sim.clock import Clock
 from quorate.sim.disk import SimDisk
@@ -31,6 +32,8 @@ from quorate.storage.frame import Frame
 NEVER = float("inf")
 TOPIC = bytes(range(16))
 """The one topic of a made-up world."""
+WALL_SECONDS = 1_000.0
+"""The time of day when a world begins."""
 RESTART_SECONDS = 0.05
 """A process that ended by itself is started again after this long."""
 
@@ -46,17 +49,25 @@ class Setup(msgspec.Struct, frozen=True):
     """The learning nodes of each partition."""
     hold: bool = False
     """Messages between replicas wait until they are delivered by hand."""
+    outsiders: tuple[tuple[int, ...], ...] = ()
+    """The nodes of each partition that hold a replica which is not a member yet; empty: nobody does."""
+    unlucky: tuple[int, ...] = ()
+    """Nodes whose copies may be lost for good, and who may never stand: fewer than half of any ensemble."""
+    priorities: tuple[tuple[int, int], ...] = ()
+    """(node, how much it is wanted as a leader), where that is not as tuned for all."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        return tuple(sorted({node for group in self.voters + self.learners for node in group}))
+        groups = self.voters + self.learners + self.outsiders
+        return tuple(sorted({node for group in groups for node in group}))
 
     @property
     def holders(self) -> tuple[tuple[int, ...], ...]:
         """The nodes that hold each partition."""
+        outsiders = self.outsiders or ((),) * len(self.voters)
         return tuple(
-            tuple(sorted(voters + learners))
-            for voters, learners in zip(self.voters, self.learners, strict=True)
+            tuple(sorted(group[0] + group[1] + group[2]))
+            for group in zip(self.voters, self.learners, outsiders, strict=True)
         )
 
 
@@ -88,12 +99,16 @@ class SimNode:
         "number",
         "paused_until",
         "wake_at",
+        "wall",
     )
 
-    def __init__(self, number: int, disk: SimDisk) -> None:
+    def __init__(self, number: int, disk: SimDisk, wall: Clock) -> None:
         self.number = number
         self.disk = disk
         self.clock = Clock()
+        """Of what has passed: nothing but its rate may be wrong, unless the run says otherwise."""
+        self.wall = wall
+        """Of the day: people and other machines set it, forwards and backwards."""
         self.host: Host | None = None
         self.lives = 0
         self.incarnation = 1
@@ -129,7 +144,10 @@ class World:
         self._receiving = 0
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._pushes = 0
-        self.nodes = {number: SimNode(number, self._make_disk(number)) for number in setup.nodes}
+        self.nodes = {
+            number: SimNode(number, self._make_disk(number), self._make_wall(number))
+            for number in setup.nodes
+        }
 
     def _make_disk(self, number: int) -> SimDisk:
         def schedule(delay: float, finish: Callable[[], None]) -> None:
@@ -137,6 +155,14 @@ class World:
 
         rng = stream(self.setup.seed, "disk", number)
         return SimDisk(rng, schedule, self.tunables.disk)
+
+    def _make_wall(self, number: int) -> Clock:
+        """No two nodes agree on the time of day."""
+        rng = stream(self.setup.seed, "wall", number)
+        pace = self.tunables.pace_s
+        wall = Clock(WALL_SECONDS + pace * rng.choice((-3.0, -0.2, 0.0, 0.2, 3.0)) * rng.random())
+        wall.change(0.0, rate=1.0 + rng.choice((-0.2, -0.01, 0.0, 0.01, 0.2)))
+        return wall
 
     # --- time ---
 
@@ -158,6 +184,15 @@ class World:
         finally:
             self.events_count += count
         self.now = max(self.now, until)
+
+    def happen(self) -> bool:
+        """Let the one thing happen that is due next; False if nothing ever will be."""
+        if not self._heap:
+            return False
+        self.now, _, function, argument = heappop(self._heap)
+        self.events_count += 1
+        function(argument)
+        return True
 
     def settle(self, steps_max: int = 100_000) -> None:
         """Let everything happen that is under way, and no timer. Held messages stay where they are."""
@@ -192,6 +227,11 @@ class World:
         node = self.nodes[number]
         return node.lives if node.host is not None else 0
 
+    def local(self, number: int) -> float | None:
+        """What a node's clock shows; None while it is down."""
+        node = self.nodes[number]
+        return node.clock.local(self.now) if node.host is not None else None
+
     def start(self, number: int) -> bool:
         """Start a node's process on whatever is on its disk; False if it ended at once."""
         node = self.nodes[number]
@@ -205,10 +245,11 @@ class World:
         host = Host(
             number,
             node.disk,
-            self.tunables.host,
+            self._settings(number),
             send=lambda target, parcel: self._send(node, life, target, parcel),
             rng=stream(self.setup.seed, "host", number, node.lives),
             observer=self,
+            wall_ms=lambda: int(node.wall.local(self.now) * 1000),
         )
         node.host = host
         try:
@@ -217,6 +258,14 @@ class World:
             host.stopped = str(error)
         self._turned(node)
         return node.host is not None
+
+    def _settings(self, number: int) -> HostSettings:
+        settings = self.tunables.host
+        for node, priority in self.setup.priorities:
+            if node == number:
+                raft = msgspec.structs.replace(settings.raft, priority=priority)
+                settings = msgspec.structs.replace(settings, raft=raft)
+        return settings
 
     def _open(self, node: SimNode, host: Host) -> None:
         now = node.clock.local(self.now)
@@ -277,7 +326,7 @@ class World:
     def leaders(self, partition: int) -> list[int]:
         """Nodes that believe to lead."""
         found = []
-        for number in self.setup.voters[partition]:
+        for number in self.setup.holders[partition]:
             hosted = self.hosted(number, partition)
             if hosted is not None and hosted.replica.role.name == "leader":
                 found.append(number)
@@ -411,6 +460,53 @@ class World:
         self, number: int, partition: int, payloads: list[bytes], answer: Callable[[Reply], None]
     ) -> bool:
         """Hand entries to a node; False if it is down (or stands still, which clients cannot tell)."""
+
+        def ask(host: Host, now: float) -> None:
+            host.propose(now, self.partitions[partition], payloads, answer)
+
+        return self._ask(number, partition, ask)
+
+    def read(
+        self,
+        number: int,
+        partition: int,
+        level: ReadLevel,
+        answer: Callable[[Reply], None],
+        offset: int = -1,
+    ) -> bool:
+        """Ask a node up to where one may read there; False if it is down."""
+
+        def ask(host: Host, now: float) -> None:
+            host.read(now, self.partitions[partition], level, answer, offset=offset)
+
+        return self._ask(number, partition, ask)
+
+    def change(
+        self,
+        number: int,
+        partition: int,
+        answer: Callable[[Reply], None],
+        *,
+        ensemble: tuple[Member, ...],
+        learners: tuple[Member, ...] = (),
+    ) -> bool:
+        """Command a node to change who counts; False if it is down."""
+
+        def ask(host: Host, now: float) -> None:
+            host.change(now, self.partitions[partition], answer, ensemble=ensemble, learners=learners)
+
+        return self._ask(number, partition, ask)
+
+    def transfer(self, number: int, partition: int, answer: Callable[[Reply], None], *, to: int) -> bool:
+        """Command a node to let another lead; False if it is down."""
+
+        def ask(host: Host, now: float) -> None:
+            host.transfer(now, self.partitions[partition], answer, to=to)
+
+        return self._ask(number, partition, ask)
+
+    def _ask(self, number: int, partition: int, ask: Callable[[Host, float], None]) -> bool:
+        """A node that stands still finds it when it goes on, if it is still the same process."""
         node = self.nodes[number]
         host = node.host
         if host is None or self.partitions[partition] not in host.hosted:
@@ -418,12 +514,12 @@ class World:
 
         def resumed(life: int) -> None:
             if life == node.lives:
-                self.propose(number, partition, payloads, answer)
+                self._ask(number, partition, ask)
 
         if node.paused_until > self.now:
             self.after(node.paused_until - self.now, resumed, node.lives)
             return True
-        host.propose(node.clock.local(self.now), self.partitions[partition], payloads, answer)
+        ask(host, node.clock.local(self.now))
         self._turned(node)
         return True
 
@@ -448,6 +544,11 @@ class World:
         node.host.fetch(node.clock.local(self.now), self.partitions[partition], offset, bytes_max, answered)
         self._turned(node)
         return True
+
+    def applied(self, number: int, partition: int) -> int:
+        """Up to where a node can show what is settled, at this moment; -1 if it shows nothing."""
+        hosted = self.hosted(number, partition)
+        return min(hosted.commit, hosted.applied.offset) if hosted is not None else -1
 
     def check(self, number: int, partition: int, done: Callable[[list[Span]], None]) -> bool:
         """Let a node verify every byte of a partition."""

@@ -43,9 +43,11 @@ class Journal:
         "_align",
         "_floor",
         "_previous",
+        "file",
         "generation",
         "letter",
         "name",
+        "nearly_full",
         "position",
         "sequence",
         "size",
@@ -54,6 +56,7 @@ class Journal:
     def __init__(self, name: str, align_bytes: int) -> None:
         self.name = name
         self.letter = ""
+        self.file = ""
         self.generation = 0
         self.sequence = 0
         """Of the last round that was written."""
@@ -63,16 +66,15 @@ class Journal:
         self._previous = 0
         self._floor = 0
         """Where the checkpoint ends: no new generation can start with less."""
-
-    @property
-    def file(self) -> str:
-        return f"{self.name}.{self.letter}"
+        self.nearly_full = False
+        """Most of the room that the checkpoint left is used."""
 
     def begin(self, letter: str, generation: int, sequence: int, size: int) -> None:
         """A new generation: the next round, numbered `sequence`, is its checkpoint."""
         assert generation > self.generation
         assert sequence > self.sequence
         self.letter = letter
+        self.file = f"{self.name}.{letter}"
         self.generation = generation
         self.sequence = sequence - 1
         self.position = 0
@@ -86,15 +88,11 @@ class Journal:
     def fits(self, body_bytes: int) -> bool:
         return self.position + self.span_of(body_bytes) <= self.size
 
-    @property
-    def nearly_full(self) -> bool:
-        """Most of the room that the checkpoint left is used."""
-        return self.size - self.position < (self.size - self._floor) // 4
-
     def prepare(self, buffers: list[Buffer], count: int) -> Round:
         """The next round. Nothing changes here until it is `written`."""
         body = b"".join(buffers)
-        span = self.span_of(len(body))
+        length = len(body)
+        span = self.span_of(length)
         assert self.position + span <= self.size
         sequence = self.sequence + 1
         header = _ROUND.pack(
@@ -103,15 +101,15 @@ class Journal:
             self.position == 0,
             self.generation,
             sequence,
-            len(body),
+            length,
             span,
             count,
             crc32c(body),
             self._previous,
         )
         crc = crc32c(header)
-        padding = bytes(span - ROUND_HEADER_BYTES - len(body))
-        write = Write(self.file, self.position, (header + _CRC.pack(crc), body, padding))
+        padding = bytes(span - ROUND_HEADER_BYTES - length)
+        write = Write(self.file, self.position, (header + crc.to_bytes(4, "big"), body, padding))
         return Round(write, sequence, span, crc)
 
     def written(self, prepared: Round) -> None:
@@ -120,6 +118,7 @@ class Journal:
         if not self.position:
             self._floor = prepared.span
         self.position += prepared.span
+        self.nearly_full = self.size - self.position < (self.size - self._floor) // 4
         self._previous = prepared.crc
 
 

@@ -63,9 +63,12 @@ class KernelFlush:
         _, self._destroy, self._submit, self._get_events = map(ctypes.c_long, calls)
         self._context = context
         self._call = libc.syscall
-        self._event_fd = event_fd
-        self._orders: dict[int, Any] = {}
-        """The kernel reads an order only while it is being submitted; kept until it is done all the same."""
+        self._in_flight: set[int] = set()
+        self._order = _Order(opcode=_FDSYNC, flags=_RESFD, event_fd=event_fd)
+        """The kernel reads an order only while it is being submitted: one is enough for all."""
+        self._one = ctypes.c_long(1)
+        self._orders = ctypes.byref(ctypes.pointer(self._order))
+        self._at_most = ctypes.c_long(IN_FLIGHT_MAX)
         self._events = (_Event * IN_FLIGHT_MAX)()
         self._numbers = 0
 
@@ -84,46 +87,42 @@ class KernelFlush:
 
     def begin(self, fd: int) -> int | None:
         """Begin to flush an open file. A number by which it is known; None if the kernel does not take it."""
-        if len(self._orders) == IN_FLIGHT_MAX:
+        if len(self._in_flight) == IN_FLIGHT_MAX:
             return None
         self._numbers += 1
         number = self._numbers
-        order = _Order(data=number, opcode=_FDSYNC, fd=fd, flags=_RESFD, event_fd=self._event_fd)
-        pointer = ctypes.c_void_p(ctypes.addressof(order))
-        if self._call(self._submit, self._context, ctypes.c_long(1), ctypes.byref(pointer)) != 1:
+        self._order.data = number
+        self._order.fd = fd
+        if self._call(self._submit, self._context, self._one, self._orders) != 1:
             return None
-        self._orders[number] = order
+        self._in_flight.add(number)
         return number
 
     def done(self) -> list[tuple[int, OSError | None]]:
         """Those that have ended since the last question, each with what went wrong."""
-        return self._take(at_least=0) if self._orders else []
+        return self._take(at_least=0) if self._in_flight else []
 
     def close(self) -> list[tuple[int, OSError | None]]:
         """Wait for what is in flight, and say how that ended."""
         ended = []
-        while self._orders:
+        while self._in_flight:
             ended += self._take(at_least=1)
         self._call(self._destroy, self._context)
         return ended
 
     def _take(self, at_least: int) -> list[tuple[int, OSError | None]]:
+        least = ctypes.c_long(at_least)
         count = -1
         while count < 0:
-            count = self._call(
-                self._get_events,
-                self._context,
-                ctypes.c_long(at_least),
-                ctypes.c_long(IN_FLIGHT_MAX),
-                self._events,
-                None,
-            )
-            error = ctypes.get_errno()
-            if count < 0 and error != errno.EINTR:
-                raise OSError(error, os.strerror(error))
-        ended = []
-        for event in self._events[:count]:
-            del self._orders[event.data]
-            failure = OSError(-event.result, os.strerror(-event.result)) if event.result < 0 else None
-            ended.append((event.data, failure))
+            count = self._call(self._get_events, self._context, least, self._at_most, self._events, None)
+            if count < 0:
+                error = ctypes.get_errno()
+                if error != errno.EINTR:
+                    raise OSError(error, os.strerror(error))
+        ended: list[tuple[int, OSError | None]] = []
+        for place in range(count):
+            event = self._events[place]
+            number, result = event.data, event.result
+            self._in_flight.remove(number)
+            ended.append((number, OSError(-result, os.strerror(-result)) if result < 0 else None))
         return ended

@@ -10,51 +10,24 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right, insort
-from collections import deque
-from collections.abc import Iterable
 
 import msgspec
 
 from quorate.core.entry import NOWHERE, STICKY_CONTROLS, EntryId, Header, Kind, Partition, Span
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
 from quorate.storage.index import SparseIndex
+from quorate.storage.memory import Memory
 from quorate.storage.records import OPEN, Fault, Flushed, Item, Segment, View, item_bytes
 from quorate.storage.segment import directory_of, segment_file
 from quorate.storage.settings import StoreSettings
 
 NO_SEGMENT = -1
+CONTROLS_MAX = 16
+"""With so many sticky controls in a log those are forgotten whose successor is settled, and so is for good."""
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 
 EMPTY = View(NOWHERE, 0, (NO_SEGMENT, 0), NOWHERE, 0, (), 0, (), (), (), 0)
-
-
-MENTIONS_MIN = 4096
-
-
-class Memory:
-    """Frames of all logs that are kept in memory, oldest first, and how much they are."""
-
-    __slots__ = ("bytes", "oldest", "tidy_at")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.oldest: deque[Log] = deque()
-        """One mention of its log per frame. Cuts leave mentions behind, which only blur the order."""
-        self.tidy_at = MENTIONS_MIN
-
-    def tidy(self, logs: Iterable[Log]) -> None:
-        """Forget mentions of frames that are gone, lest they grow with every entry ever appended."""
-        self.oldest = deque(log for log in logs for _ in log.tail_frames)
-        self.tidy_at = 2 * len(self.oldest) + MENTIONS_MIN
-
-    def shrink(self, bytes_max: int) -> None:
-        """Let go of the oldest frames that can be read from their segments again."""
-        while self.bytes > bytes_max and self.oldest:
-            log = self.oldest[0]
-            if log.tail_frames and not log.evict(1):
-                return  # Not durable yet: what is younger is not, either.
-            self.oldest.popleft()
 
 
 class Log:
@@ -237,6 +210,8 @@ class Log:
         if epoch > self.head.epoch:
             self.epochs = (*self.epochs, (epoch, offset))
         if header.control is not None and isinstance(header.control, STICKY_CONTROLS):
+            if len(self.controls) >= CONTROLS_MAX:
+                self.controls = _in_force(self.controls, self.commit)
             self.controls = (*self.controls, header)
         self.head = EntryId(epoch, offset + header.count - 1)
         self.checksum = frame.checksum
@@ -283,8 +258,7 @@ class Log:
             self.start = self.segments[0].base, 0
         epoch_before = [start for start in self.epochs if start[1] <= to.offset]
         self.epochs = self.epochs[len(epoch_before) :]
-        in_force = [header for header in self.controls if header.last <= to.offset][-1:]
-        self.controls = (*in_force, *(header for header in self.controls if header.last > to.offset))
+        self.controls = _in_force(self.controls, to.offset)
         self.faulty = tuple(fault for fault in self.faulty if fault.last.offset > to.offset)
         self.base = to
         self.base_checksum = checksum
@@ -405,6 +379,8 @@ class Log:
         offsets = self.tail_offsets
         if not offsets or first < offsets[0]:
             return None
+        if offsets[-1] <= first <= last:
+            return self.tail_frames[-1:]  # The newest: what is asked for most.
         start = bisect_right(offsets, first) - 1
         end = bisect_right(offsets, last)
         chosen = self.tail_frames[start:end]
@@ -497,7 +473,9 @@ class Log:
 
     def _drop_tail(self, start: int, end: int) -> int:
         """Bytes that were dropped."""
-        dropped = sum(FRAME_HEAD_BYTES + frame.header.size for frame in self.tail_frames[start:end])
+        dropped = 0
+        for frame in self.tail_frames[start:end]:
+            dropped += FRAME_HEAD_BYTES + frame.header.size
         del self.tail_frames[start:end]
         del self.tail_offsets[start:end]
         self._memory.bytes -= dropped
@@ -584,3 +562,10 @@ def _timestamp(frame: Frame) -> int:
     if not frame.payload:
         return -1  # An entry whose payload was not read: its time is not known.
     return int(_MAX_TIMESTAMP.unpack_from(frame.payload, _MAX_TIMESTAMP_AT)[0])
+
+
+def _in_force(controls: tuple[Header, ...], offset: int) -> tuple[Header, ...]:
+    """Of those up to an offset the newest of each kind, and all above it."""
+    newest = {type(header.control): header for header in controls if header.last <= offset}
+    stand = sorted(newest.values(), key=lambda header: header.offset)
+    return (*stand, *(header for header in controls if header.last > offset))

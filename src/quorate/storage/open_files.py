@@ -101,7 +101,7 @@ class OpenFiles:
             self._open.clear()
 
     def acquire(self, file: str, *, create: bool = False) -> OpenFile:
-        opened = self._take(file)
+        opened = self.take(file)
         if opened is not None:
             return opened
         path = self._root / checked_name(file)
@@ -109,7 +109,7 @@ class OpenFiles:
             if create:
                 self._make_safe(path.parent)
             with self._names:
-                opened = self._take(file)
+                opened = self.take(file)
                 if opened is None:
                     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
                     opened = OpenFile(os.open(path, flags, 0o644))
@@ -123,16 +123,14 @@ class OpenFiles:
             raise
         return opened
 
-    def _take(self, file: str) -> OpenFile | None:
+    def take(self, file: str) -> OpenFile | None:
+        """As `acquire`, but only what is open already: nobody waits for the disk."""
         with self._mutex:
             opened = self._open.get(file)
             if opened is not None:
                 self._open.move_to_end(file)
                 opened.users_count += 1
             return opened
-
-    def is_open(self, file: str) -> bool:
-        return file in self._open
 
     def _make_safe(self, directory: Path) -> None:
         """A directory that is there may be one whose maker died before flushing it into its parent."""
@@ -199,17 +197,31 @@ def in_words(what: str, error: OSError) -> DiskFull | DiskFailed:
 
 
 def write_whole(fd: int, at: int, buffers: Sequence[Buffer]) -> None:
+    size = sum(map(len, buffers))
+    written = os.pwritev(fd, buffers, at) if 0 < len(buffers) <= _IOV_MAX else 0
+    if written < size:
+        _write_rest(fd, at, buffers, written)
+
+
+def _write_rest(fd: int, at: int, buffers: Sequence[Buffer], written: int) -> None:
+    """What the system did not take at once."""
     left = deque(memoryview(buffer).cast("B") for buffer in buffers if len(buffer))
+    at += written
+    _drop(left, written)
     while left:
         written = os.pwritev(fd, [left[index] for index in range(min(len(left), _IOV_MAX))], at)
         if not written:
             raise OSError(errno.EIO, "the system writes nothing and does not say why")
         at += written
-        while written:
-            if written < len(left[0]):
-                left[0] = left[0][written:]
-                break
-            written -= len(left.popleft())
+        _drop(left, written)
+
+
+def _drop(left: deque[memoryview], written: int) -> None:
+    while written:
+        if written < len(left[0]):
+            left[0] = left[0][written:]
+            return
+        written -= len(left.popleft())
 
 
 def read_whole(fd: int, at: int, length: int) -> bytes:

@@ -28,7 +28,6 @@ from typing import Self
 from quorate.storage.disk import (
     Allocate,
     DiskFailed,
-    DiskFull,
     Done,
     Flush,
     FlushDirectory,
@@ -111,8 +110,7 @@ class RealDisk:
         if queue.waiting is not None:
             queue.waiting.append((operations, done))
         elif self._kernel is None or not self._begin(queue, operations, done):
-            queue.submitted += 1
-            queue.jobs.put((operations, done))
+            queue.submit((operations, done))
 
     def _begin(self, lane: _Lane, operations: Sequence[Operation], done: Done) -> bool:
         """Write now and let the kernel flush, if that is all that is asked for and the lane is idle."""
@@ -121,28 +119,41 @@ class RealDisk:
         write, flush = operations
         if type(write) is not Write or type(flush) is not Flush:
             return False
-        if sum(map(len, write.buffers)) > SHORT_WRITE_BYTES or len(flush.files) > FILES_FLUSHED_MAX:
+        if len(flush.files) > FILES_FLUSHED_MAX or self._flush_failure is not None:
             return False
-        if self._flush_failure is not None or not all(map(self._files.is_open, (write.file, *flush.files))):
+        if not self._write_short(write):
             return False
-        try:
-            with self._files.use(write.file) as opened:
-                if _may_grow(opened, write):
-                    return False  # That may wait for another lane, or for room.
-                self._write_to(opened, write)
-        except (DiskFailed, DiskFull):
-            return False  # A thread repeats it, and says so in the usual way.
         job = _Begun(lane, operations, done)
-        job.complete = all(self._begin_flush(job, file) for file in flush.files)
+        for file in flush.files:
+            if not self._begin_flush(job, file):
+                break
+        else:
+            job.complete = True
         if job.files_left:
             lane.waiting = []
         return job.files_left > 0
 
+    def _write_short(self, write: Write) -> bool:
+        """Whether that could be done here and now. If not, a thread does it, and says what is wrong."""
+        size = sum(map(len, write.buffers))
+        opened = self._files.take(write.file) if size <= SHORT_WRITE_BYTES else None
+        if opened is None:
+            return False
+        try:
+            if write.at + size > opened.size_at_least:
+                return False  # That may wait for another lane, or for room.
+            write_whole(opened.fd, write.at, write.buffers)
+        except OSError:
+            return False
+        finally:
+            opened.unflushed = True
+            self._files.release(opened)
+        return True
+
     def _begin_flush(self, job: _Begun, file: str) -> bool:
         assert self._kernel is not None
-        try:
-            opened = self._files.acquire(file)
-        except DiskFailed:
+        opened = self._files.take(file)
+        if opened is None:
             return False
         opened.unflushed = False  # A write that ends while the flush runs sets it again.
         number = self._kernel.begin(opened.fd)
@@ -156,8 +167,10 @@ class RealDisk:
 
     def _flushes_done(self) -> None:
         """The kernel says that flushes have ended."""
-        with suppress(BlockingIOError):
+        try:
             os.eventfd_read(self._event_fd)
+        except BlockingIOError:
+            pass  # Somebody has read it before us.
         if self._kernel is None:
             return
         try:
@@ -170,29 +183,26 @@ class RealDisk:
     def _flush_ended(self, number: int, failure: OSError | None) -> None:
         job, file, opened = self._begun.pop(number)
         self._files.release(opened)
-        try:
-            if failure is not None:
-                raise self._failed_for_good(file, failure)
-            self._expect_no_failure(
-                file
-            )  # An error is reported once: another flush of this file may have got it.
-        except DiskFailed as error:
-            job.error = error
+        if failure is not None:
+            job.error = self._failed_for_good(file, failure)
+        elif self._flush_failure is not None:
+            # An error is reported once: another flush of this file may have got it.
+            job.error = self._unflushed_since_failure(file)
         job.files_left -= 1
-        if not job.files_left:
-            self._end(job)
-
-    def _end(self, job: _Begun) -> None:
-        """All that was begun has ended: tell, and let the lane go on."""
+        if job.files_left:
+            return
+        # All that was begun has ended: tell, and let the lane go on.
         lane = job.lane
-        waiting, lane.waiting = lane.waiting or [], None
+        waiting, lane.waiting = lane.waiting, None
         if not job.complete and job.error is None:  # The kernel did not take all of it: a thread does it.
-            waiting.insert(0, (job.operations, job.done))
-        for other in waiting:
-            lane.submitted += 1
-            lane.jobs.put(other)
+            lane.submit((job.operations, job.done))
+        for other in waiting or ():
+            lane.submit(other)
         if job.complete or job.error is not None:
-            job.done(job.error, [])
+            self._tell(job)
+
+    def _tell(self, job: _Begun) -> None:
+        job.done(job.error, [])
 
     def _open_lane(self, lane: str) -> _Lane:
         with self._mutex:
@@ -405,7 +415,10 @@ class RealDisk:
     def _expect_no_failure(self, what: str) -> None:
         """After a failed flush the kernel has dropped the pages, and the next one would lie (rule 5)."""
         if self._flush_failure is not None:
-            raise DiskFailed(f"{what}: not flushed, since an earlier flush failed: {self._flush_failure}")
+            raise self._unflushed_since_failure(what)
+
+    def _unflushed_since_failure(self, what: str) -> DiskFailed:
+        return DiskFailed(f"{what}: not flushed, since an earlier flush failed: {self._flush_failure}")
 
     def _failed_for_good(self, what: str, error: OSError) -> DiskFailed:
         """Whatever the error is, even a lack of space: pages may be gone."""
@@ -450,9 +463,9 @@ class PolledDisk(RealDisk):
             if timeout is not None or self._called_count > before:
                 return self._called_count - before
 
-    def _end(self, job: _Begun) -> None:
+    def _tell(self, job: _Begun) -> None:
         self._called_count += 1
-        super()._end(job)
+        super()._tell(job)
 
     def close(self) -> None:
         if not self._closed:
@@ -482,6 +495,11 @@ class _Lane:
         """Jobs given to the thread, and those of them whose completion was called."""
         self.waiting: list[_Job] | None = None
         """What was submitted while the kernel flushes for this lane; None while it does not."""
+
+    def submit(self, job: _Job) -> None:
+        """To the thread."""
+        self.submitted += 1
+        self.jobs.put(job)
 
 
 class _Begun:

@@ -231,7 +231,7 @@ def decode_body(record_type: int, body: Buffer) -> Any:
 def pack_record(record_type: int, sequence: int, ordinal: int, body: bytes) -> bytes:
     """One whole record."""
     prefix = _PREFIX.pack(RECORD_MAGIC, record_type, FORMAT_VERSION, len(body), sequence, ordinal)
-    return b"".join((prefix, _CRC.pack(crc32c(body, crc32c(prefix))), body))
+    return b"".join((prefix, crc32c(body, crc32c(prefix)).to_bytes(4, "big"), body))
 
 
 def pack_entry(into: list[Buffer], kind: int, sequence: int, ordinal: int, item: Item) -> None:
@@ -248,7 +248,8 @@ def pack_entry(into: list[Buffer], kind: int, sequence: int, ordinal: int, item:
         position,
         cuts,
     )
-    into += (prefix[:20], _CRC.pack(crc32c(prefix, frame.checksum)), prefix[20:], frame.head)
+    crc = crc32c(prefix, frame.checksum).to_bytes(4, "big")
+    into += (prefix[:20], crc, prefix[20:], frame.head)
     if not large:
         into.append(frame.payload)
 

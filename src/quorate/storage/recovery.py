@@ -84,6 +84,9 @@ class Recovery:
         """Something that should be readable is not."""
         self._rewrites: list[Operation] = []
         """Bytes that reads see but that may not be on the disk: written and flushed once more (rule 5)."""
+        self._removals: list[Operation] = []
+        """Files that nothing speaks of any more. The record that says so may not be on the disk, either: they go
+        when the new generation is (seed 2201 of `all`, old worlds)."""
         self.recovered: dict[Partition, RecoveredLog] = {}
         self.strangers: frozenset[str] = frozenset()
         self.deleted: list[Partition] = []
@@ -139,6 +142,7 @@ class Recovery:
         # Above everything that was ever written or spoken of, readable or not.
         spoken_of = max((upto for _, upto, _ in _facts(generation)), default=0)
         self._new_generation(letter, max(generation.last, spoken_of) + 2)
+        self._disk.run_now(self._removals)
         for place, size in ((shared.journal, shared.journal.size), (shared.marks, shared.marks.size)):
             file = f"{place.name}.{LETTERS[1 - LETTERS.index(letter)]}"
             if self._write_back.sizes.get(file) != size:
@@ -386,7 +390,7 @@ class Recovery:
         for name in names:
             base = segment_base(name)
             if base is not None and base not in known:
-                self._rewrites.append(Unlink(f"{log.directory}/{name}"))
+                self._removals.append(Unlink(f"{log.directory}/{name}"))
 
 
 def straight_to_segments(records: list[Record]) -> list[tuple[Frame, int, int]]:

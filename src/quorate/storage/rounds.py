@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -109,9 +110,9 @@ class Batch:
 
     def close(self) -> None:
         if self.views is None:
-            self.views = {
-                log: (log.view(), (log.state, log.state_number, log.state_damaged)) for log in self.ios
-            }
+            self.views = {}
+            for log in self.ios:
+                self.views[log] = log.view(), (log.state, log.state_number, log.state_damaged)
 
     def remove(self, log: Log) -> None:
         """As if this log had ordered nothing; unless it was to be deleted."""
@@ -239,7 +240,10 @@ class Rounds:
 
     @property
     def waiting_bytes(self) -> int:
-        return sum(batch.size for batch in self._queue)
+        waiting = 0
+        for batch in self._queue:
+            waiting += batch.size
+        return waiting
 
     # --- rounds ---
 
@@ -254,48 +258,56 @@ class Rounds:
 
     def pump(self) -> None:
         """Start a round, if none is on its way and something is ordered."""
-        if self._held or self._notifying or self._shared.dead:
+        queue, shared = self._queue, self._shared
+        if self._held or self._notifying or shared.dead:
             return
         if self.busy:
-            self._write_early()
+            if len(queue) > 1:
+                self._write_early()
             return
-        while len(self._queue) > 1 and self._queue[0].idle:
-            self._queue.popleft()
-        batch = self._queue[0]
-        if batch.idle or any(
-            partition in self._shared.leaving or partition in self._shared.deleting
-            for partition in batch.awaits
-        ):
+        while len(queue) > 1 and queue[0].idle:
+            queue.popleft()
+        batch = queue[0]
+        if batch.idle or (batch.awaits and self._files_are_left(batch.awaits)):
             return
         batch.close()
         if self._early:
             return  # It starts when its large entries are written; nothing joins it any more.
         if not batch.orders and not batch.before and not batch.large:
             self.busy = True
-            self._shared.submit(LANE_JOURNAL, (), lambda _: self._finish(batch, None))
+            shared.submit(LANE_JOURNAL, (), lambda _: self._finish(batch, None))
             return
         need = batch.size + self._opening_size()
-        if not self._shared.journal.fits(need):
+        if not shared.journal.fits(need):
             self.make_room(need)
             return
         self.busy = True
         self._start(batch)
 
+    def _files_are_left(self, partitions: list[Partition]) -> bool:
+        """Whether files of one of these deleted partitions are not gone yet."""
+        leaving, deleting = self._shared.leaving, self._shared.deleting
+        return any(partition in leaving or partition in deleting for partition in partitions)
+
     def _start(self, batch: Batch) -> None:
         journal = self._shared.journal
         prepared = None
-        operations = joined(operation for _, operation in (*batch.large, *batch.before))
-        files = [file for _, file in batch.files]
+        operations: list[Operation] = []
+        if batch.large or batch.before:
+            operations = joined(operation for _, operation in (*batch.large, *batch.before))
+        files: dict[str, None] = {}
+        for _, file in batch.files:
+            files[file] = None
         if batch.orders:
             prepared = journal.prepare(*self._build(batch, journal.sequence + 1))
             operations.append(prepared.write)
-            files.append(prepared.write.file)
+            files[journal.file] = None
         if files:
-            operations.append(Flush(tuple(dict.fromkeys(files))))
-        operations += [
-            FlushDirectory(directory) for directory in dict.fromkeys(name for _, name in batch.directories)
-        ]
-        self._shared.submit(LANE_JOURNAL, operations, lambda error: self._done(batch, prepared, error))
+            operations.append(Flush(tuple(files)))
+        if batch.directories:
+            directories = dict.fromkeys(name for _, name in batch.directories)
+            operations += [FlushDirectory(directory) for directory in directories]
+        self._shared.submit(LANE_JOURNAL, operations, partial(self._done, batch, prepared))
 
     def _write_early(self) -> None:
         """Large entries of the next round can be written while this one is being flushed.
@@ -307,8 +319,7 @@ class Rounds:
         batch = self._queue[1]
         if not batch.large or batch.awaits or batch.barred or self._queue[0].barred:
             return
-        waiting_bytes = sum(len(buffer) for _, write in batch.large for buffer in write.buffers)
-        if waiting_bytes < self._shared.settings.early_bytes:
+        if not _reach(batch.large, self._shared.settings.early_bytes):
             return
         if not all(log.durable_state[1] for log, _ in batch.large):
             return  # Files of a partition that the journal does not know would belong to nobody after a crash.
@@ -328,7 +339,9 @@ class Rounds:
     def _opening_size(self) -> int:
         """Bytes of what a round says about the one before it."""
         size = MARKS_BYTES + MARK_BYTES * len(self._previous or ())
-        return size + sum(COPY_BYTES + len(record.body) for record in self._copies)
+        for record in self._copies:
+            size += COPY_BYTES + len(record.body)
+        return size
 
     def _build(self, batch: Batch, sequence: int) -> tuple[list[Buffer], int]:
         """The records of a round: first what is now certain about the round before, then the orders."""
@@ -375,12 +388,12 @@ class Rounds:
 
     def _note(self, batch: Batch, prepared: Round) -> None:
         """The next round, and the second place, will say what this one did."""
-        first_ordinal = (self._previous is not None) + len(self._copies)
-        self._copies = [
-            Record(kind, prepared.sequence, ordinal, what)
-            for ordinal, (kind, _, what, _) in enumerate(batch.orders, first_ordinal)
-            if kind in _COPIED
-        ]
+        ordinal = (self._previous is not None) + len(self._copies)
+        self._copies = []
+        for kind, _, what, _ in batch.orders:
+            if kind in _COPIED:
+                self._copies.append(Record(kind, prepared.sequence, ordinal, what))
+            ordinal += 1
         self.unmirrored_copies += self._copies
         self._shared.journal.written(prepared)
 
@@ -394,9 +407,10 @@ class Rounds:
         for log, (view, state) in batch.views.items():
             log.durable = view
             log.durable_state = state
+            if prepared is not None:
+                self.unmirrored[log] = None
         if prepared is not None:
             self._previous = list(batch.views)
-            self.unmirrored.update(dict.fromkeys(batch.views))
             for log, _ in batch.directories:
                 log.directory_made = True
         self.busy = False
@@ -446,6 +460,15 @@ class Rounds:
         self._copies = []
         self.unmirrored = {}
         self.unmirrored_copies = []
+
+
+def _reach(writes: list[tuple[Log, Write]], bytes_count: int) -> bool:
+    """Whether these writes are so many bytes."""
+    for _, write in writes:
+        bytes_count -= sum(map(len, write.buffers))
+        if bytes_count <= 0:
+            return True
+    return False
 
 
 def joined(operations: Iterable[Operation]) -> list[Operation]:

@@ -8,7 +8,8 @@ from typing import Protocol
 from quorate.core.entry import Partition, Span
 from quorate.storage.disk import Disk, DiskFull, Operation
 from quorate.storage.journal import Journal
-from quorate.storage.log import Log, Memory
+from quorate.storage.log import Log
+from quorate.storage.memory import Memory
 from quorate.storage.records import Fault
 from quorate.storage.settings import StoreSettings
 

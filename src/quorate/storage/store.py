@@ -263,6 +263,10 @@ class Store:
         """What the next generation must hold at least."""
         return self._write_back.checkpoint_bytes + self._shared.lazy_bytes + self._rounds.waiting_bytes
 
+    def head(self, partition: Partition) -> EntryId:
+        """The last entry of the log as it will be, or after a failure as it is: perhaps not readable."""
+        return self._logs[partition].head
+
     def cut(self, partition: Partition, io: int, to: EntryId) -> None:
         """Forget every entry above `to`. Durable before anything is written over them."""
         log = self._logs[partition]

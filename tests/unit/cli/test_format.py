@@ -139,3 +139,29 @@ def test_running_what_was_never_formatted_says_how_it_is_made(
 ) -> None:
     assert run(["node", str(tmp_path)]) == 2
     assert "make it with `quorate format`" in capsys.readouterr().err
+
+
+def test_one_more_node_for_a_cluster_that_runs_knows_the_first_voters_and_is_none(tmp_path: Path) -> None:
+    format_it(tmp_path / "n4", "--listen", "127.0.0.1:9095", node=4)
+    config = load_config(tmp_path / "n4" / "config.json")
+    assert (config.node, config.listen, config.voters) == (4, "127.0.0.1:9095", (1, 2, 3))
+    assert sorted(config.peers) == [1, 2, 3]
+    ((_, record),) = config.replicas(incarnation=1)
+    assert record.me not in record.voters
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (["--node", "4", "--cluster", "home"], "add it, or say where it is with --listen"),
+        (["--node", "4", "--listen", "127.0.0.1:9095"], "name that with --cluster"),
+        (["--node", "4", "--listen", "here", "--cluster", "home"], "--listen: 'here' is not an address"),
+        (["--node", "4", "--listen", "h:0", "--cluster", "home"], "0 is none"),
+        (["--node", "2", "--listen", "h:1", "--cluster", "home"], "stands among the voters already"),
+    ],
+)
+def test_a_node_that_cannot_join_is_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], expected: str
+) -> None:
+    assert expected in refused(capsys, str(tmp_path / "n4"), "--voters", VOTERS, *more)
+    assert not (tmp_path / "n4").exists()

@@ -79,12 +79,27 @@ class Bench:
         self.now = max(self.now, deadline)
         return self.tell(events.TimePassed())
 
+    def miss_leader(self) -> None:
+        """Let so much time pass that it owes nobody its vote, and not so much that it stands."""
+        self.now = max(self.now, self.replica._promised_until)
+
+    def stand(self) -> list[Effect]:
+        """Let it miss its leader, and everybody with it: a candidate; returns what it orders then."""
+        ordered = self.wake()
+        for voter in sorted(self.replica.voters):
+            if self.replica.role.name != "prospect":
+                break
+            if voter != self.replica.me:
+                asked = self.replica.times_asked
+                ordered = self.receive(voter, raft.messages.GoneResponse(self.replica.epoch, asked, True))
+        assert self.replica.role.name == "candidate"
+        return ordered
+
     def elect(self) -> list[Effect]:
         """Make it stand and win with everybody's vote; returns what it orders on winning."""
-        self.wake()
-        assert self.replica.role.name == "candidate"
+        self.stand()
         ordered = self.persist()
-        for voter in self.replica.config.voters:
+        for voter in sorted(self.replica.voters):
             if self.replica.role.name == "leader":
                 break
             if voter != self.replica.me:
@@ -97,6 +112,55 @@ class Bench:
             f"{header.epoch}-{header.offset}" + (f"..{header.last}" if header.count > 1 else "")
             for header in self.replica.log.window
         )
+
+
+def leader(log: str = "1-0", **more: Any) -> Bench:
+    """N1 leads epoch 2; everybody streams and has its no-op."""
+    bench = Bench(N1, log, **more)
+    before = bench.replica.log.head.offset
+    bench.elect()
+    bench.persist()
+    for member in bench.replica.config.voters + bench.replica.config.learners:
+        if member != N1:
+            bench.receive(member, raft.messages.AppendResponse(2, True, before, before, -1))
+            flushed(bench, member, before + 1)
+    assert bench.replica.commit == before + 1
+    return bench
+
+
+def new_leader(log: str, **more: Any) -> Bench:
+    """N1 leads epoch 2 and has heard nothing from its followers yet."""
+    bench = Bench(N1, log, **more)
+    bench.elect()
+    bench.persist()
+    return bench
+
+
+def propose(bench: Bench, request: int = 1, **header: Any) -> list[Effect]:
+    return bench.tell(events.Proposed(request, (Header(0, 0, **({"size": 10} | header)),)))
+
+
+def flushed(bench: Bench, follower: Member, offset: int) -> list[Effect]:
+    return bench.receive(
+        follower, raft.messages.AppendResponse(bench.replica.epoch, True, offset, offset, -1)
+    )
+
+
+def rest(bench: Bench) -> None:
+    """Everybody is current and says so: the leader falls silent."""
+    replica = bench.replica
+    head = replica.log.head.offset
+    for member in sorted(replica.membership.members):
+        if member != replica.me:
+            answer = raft.messages.AppendResponse(replica.epoch, True, head, head, head, quiet=True)
+            bench.receive(member, answer)
+    bench.wake()
+    assert replica.deadline() is None
+
+
+def replies(ordered: list[Effect]) -> list[effects.Reply]:
+    """The answers among the orders."""
+    return [effect for effect in ordered if isinstance(effect, effects.Reply)]
 
 
 def sent(ordered: list[Effect], to: Member | None = None) -> list[Any]:
@@ -116,5 +180,5 @@ def orders(ordered: list[Effect]) -> list[Effect]:
 __all__ = [
     "N1", "N2", "N3", "N4", "N5", "NOWHERE", "THREE", "TUNING",
     "Bench", "EntryId", "Header", "Member", "Snapshot", "Span",
-    "at", "entries", "orders", "recovered", "sent",
+    "at", "entries", "flushed", "leader", "new_leader", "orders", "propose", "recovered", "replies", "rest", "sent",
 ]  # fmt: skip

@@ -6,7 +6,13 @@ import pytest
 
 from quorate.core import effects, events, raft
 from quorate.core.entry import Kind, NoOp
-from quorate.core.raft.messages import AppendEntries, AppendResponse, VoteRequest, VoteResponse
+from quorate.core.raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    GoneResponse,
+    VoteRequest,
+    VoteResponse,
+)
 from tests.unit.core.kit import (
     N1,
     N2,
@@ -28,7 +34,7 @@ from tests.unit.core.kit import (
 @pytest.mark.behaviour("YB-4", "YB-7")
 def test_a_candidate_takes_the_next_epoch_and_asks_only_when_its_own_vote_is_flushed() -> None:
     bench = Bench(N1, "1-0", epoch=4)
-    ordered = bench.wake()
+    ordered = bench.stand()
     assert ordered == [effects.SaveState(1, raft.SavedState(5, N1))]
     ordered = bench.persist()
     assert sent(ordered, N2) == [VoteRequest(5, at("1-0"))]
@@ -39,7 +45,7 @@ def test_a_candidate_takes_the_next_epoch_and_asks_only_when_its_own_vote_is_flu
 def test_a_candidate_leads_with_a_majority_and_not_before() -> None:
     five = (N1, N2, N3, N4, N5)
     bench = Bench(N1, "1-0", voters=five)
-    bench.wake()
+    bench.stand()
     bench.persist()
     bench.receive(N2, VoteResponse(2, True))
     assert bench.replica.role.name == "candidate"
@@ -51,7 +57,7 @@ def test_a_candidate_leads_with_a_majority_and_not_before() -> None:
 
 def test_a_refused_vote_that_shows_a_vote_for_somebody_else_is_not_a_vote() -> None:
     bench = Bench(N1, "1-0")
-    bench.wake()
+    bench.stand()
     bench.persist()
     bench.receive(N2, VoteResponse(2, False))
     bench.receive(N3, VoteResponse(2, False))
@@ -70,6 +76,7 @@ def test_a_new_leader_first_appends_an_entry_of_its_own_epoch() -> None:
 @pytest.mark.behaviour("YB-7", "YB-11")
 def test_a_vote_is_answered_only_when_it_is_durable() -> None:
     bench = Bench(N2, "1-0", epoch=1)
+    bench.miss_leader()
     ordered = bench.receive(N1, VoteRequest(2, at("1-0")))
     assert sent(ordered) == []
     assert orders(ordered)[-1] == effects.SaveState(2, raft.SavedState(2, N1))
@@ -80,6 +87,7 @@ def test_a_vote_is_answered_only_when_it_is_durable() -> None:
 @pytest.mark.behaviour("YB-11")
 def test_one_vote_an_epoch_also_after_a_restart() -> None:
     bench = Bench(N2, "1-0", epoch=2, vote=N1)
+    bench.miss_leader()
     assert sent(bench.receive(N3, VoteRequest(2, at("1-9")))) == [VoteResponse(2, False)]
     assert sent(bench.receive(N1, VoteRequest(2, at("1-0")))) == [VoteResponse(2, True)], "the same again"
 
@@ -90,6 +98,7 @@ def test_one_vote_an_epoch_also_after_a_restart() -> None:
 )
 def test_the_greatest_last_entry_wins(theirs: str, granted: bool) -> None:
     bench = Bench(N2, "1-0 1-1 3-2 3-3", epoch=4)
+    bench.miss_leader()
     bench.receive(N1, VoteRequest(5, at(theirs)))
     assert sent(bench.persist()) == [VoteResponse(5, granted)]
 
@@ -98,7 +107,7 @@ def test_the_greatest_last_entry_wins(theirs: str, granted: bool) -> None:
 def test_a_shorter_log_may_lead_and_overwrite_a_higher_entry_that_no_majority_has() -> None:
     """N2 (last 1-1) wins with N3 and N4, and N1's 3-0 goes."""
     n2 = Bench(N2, "1-0 1-1", voters=(N1, N2, N3, N4, N5), epoch=3)
-    n2.wake()
+    n2.stand()
     n2.persist()
     n2.receive(N3, VoteResponse(4, True))
     n2.receive(N4, VoteResponse(4, True))
@@ -134,13 +143,26 @@ def test_the_epoch_is_zero_at_first_and_never_below_an_entry_of_the_log() -> Non
 
 
 @pytest.mark.behaviour("YB-5")
-def test_a_learner_neither_stands_nor_votes() -> None:
-    learner = Member(4, 1)
-    bench = Bench(learner, "1-0", learners=(learner,))
+def test_a_learner_neither_stands_nor_is_asked() -> None:
+    bench = Bench(N4, "1-0", learners=(N4,))
     bench.wake()
     assert bench.replica.role.name == "follower"
-    bench.receive(N1, VoteRequest(9, at("1-0")))
-    assert sent(bench.persist()) == [VoteResponse(9, False)]
+    assert bench.replica.deadline() is None
+    candidate = Bench(N1, "1-0", learners=(N4,))
+    assert sent(candidate.wake(), N4) == []
+    candidate.tell(events.Received(N2, GoneResponse(1, candidate.replica.times_asked, True)))
+    ordered = candidate.persist()
+    assert len(sent(ordered, N2)) == 1
+    assert sent(ordered, N4) == []
+
+
+@pytest.mark.behaviour("YB-5", "YB-12")
+def test_one_that_was_just_promoted_votes_though_it_does_not_know_it_yet() -> None:
+    """Who is asked counts by the log of the candidate, which may be ahead of its own (Raft thesis §4.1)."""
+    bench = Bench(N4, "1-0", learners=(N4,))
+    bench.miss_leader()
+    bench.receive(N1, VoteRequest(9, at("1-1")))
+    assert sent(bench.persist()) == [VoteResponse(9, True)]
 
 
 def test_another_incarnation_of_a_voter_is_not_a_voter() -> None:
@@ -148,9 +170,13 @@ def test_another_incarnation_of_a_voter_is_not_a_voter() -> None:
     bench = Bench(wiped)
     bench.wake()
     assert bench.replica.role.name == "follower"
-    voter = Bench(N2)
-    voter.receive(wiped, VoteRequest(1, at("9-9")))
-    assert sent(voter.persist()) == [VoteResponse(1, False)]
+    candidate = Bench(N2)
+    candidate.stand()
+    candidate.persist()
+    candidate.receive(wiped, VoteResponse(1, True))
+    assert candidate.replica.role.name == "candidate", "it votes, and does not count"
+    candidate.receive(N1, VoteResponse(1, True))
+    assert candidate.replica.role.name == "leader"
 
 
 def test_a_damaged_log_never_leads_and_votes_with_what_it_had() -> None:
@@ -158,6 +184,7 @@ def test_a_damaged_log_never_leads_and_votes_with_what_it_had() -> None:
     bench = Bench(N1, "1-0 1-1 1-2", faulty=(Span(at("1-0"), at("1-2")),), epoch=1)
     bench.wake()
     assert bench.replica.role.name == "follower"
+    bench.now += 1.0
     bench.receive(N2, VoteRequest(5, at("1-1")))
     assert sent(bench.persist())[-1] == VoteResponse(5, False, faulty=True)
     bench.receive(N3, VoteRequest(6, at("1-2")))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -11,37 +9,24 @@ from quorate.core import effects, events
 from quorate.core.effects import Outcome
 from quorate.core.entry import Flag, Header, Member, Snapshot, Span
 from quorate.core.raft.messages import AppendEntries, AppendResponse, SnapshotChunk, SnapshotResponse
-from tests.unit.core.kit import N1, N2, N3, N4, N5, NOWHERE, TUNING, Bench, at, entries, orders, sent
-
-
-def leader(log: str = "1-0", **more: Any) -> Bench:
-    """N1 leads epoch 2; everybody streams and has its no-op."""
-    bench = Bench(N1, log, **more)
-    before = bench.replica.log.head.offset
-    bench.elect()
-    bench.persist()
-    for member in bench.replica.config.voters + bench.replica.config.learners:
-        if member != N1:
-            bench.receive(member, AppendResponse(2, True, before, before, -1))
-            flushed(bench, member, before + 1)
-    assert bench.replica.commit == before + 1
-    return bench
-
-
-def new_leader(log: str, **more: Any) -> Bench:
-    """N1 leads epoch 2 and has heard nothing from its followers yet."""
-    bench = Bench(N1, log, **more)
-    bench.elect()
-    bench.persist()
-    return bench
-
-
-def propose(bench: Bench, request: int = 1, **header: Any) -> list[effects.Effect]:
-    return bench.tell(events.Proposed(request, (Header(0, 0, **({"size": 10} | header)),)))
-
-
-def flushed(bench: Bench, follower: Member, offset: int) -> list[effects.Effect]:
-    return bench.receive(follower, AppendResponse(bench.replica.epoch, True, offset, offset, -1))
+from tests.unit.core.kit import (
+    N1,
+    N2,
+    N3,
+    N4,
+    N5,
+    NOWHERE,
+    TUNING,
+    Bench,
+    at,
+    entries,
+    flushed,
+    leader,
+    new_leader,
+    orders,
+    propose,
+    sent,
+)
 
 
 @pytest.mark.behaviour("YB-2", "YB-8")

@@ -129,9 +129,14 @@ def test_readers_see_settled_entries_on_every_node(trio: Trio) -> None:
 
 def test_one_turn_of_many_replicas_is_one_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """Group commit over partitions: three replicas stand for election at once and save their votes as one."""
-    trio = Trio()
-    trio.settle()
-    disk = trio.hosts[1]._disk
+    waiting: list[Callable[[], None]] = []
+    disk = SimDisk(Random(1), lambda _, finish: waiting.append(finish))
+    host = Host(1, disk, HostSettings(store=TINY), send=lambda _, parcel: None, rng=Random(1))
+    host.open(0.0)
+    for partition in PARTITIONS:
+        host.add(0.0, partition, ReplicaRecord("raft", Member(1, 1), (Member(1, 1),)))
+    while waiting:
+        waiting.pop(0)()
     lanes: list[str] = []
     submit = disk.submit
 
@@ -140,8 +145,8 @@ def test_one_turn_of_many_replicas_is_one_flush(monkeypatch: pytest.MonkeyPatch)
         submit(lane, operations, done)
 
     monkeypatch.setattr(disk, "submit", watched)
-    trio.hosts[1].tick(10.0)
-    roles = [hosted.replica.role.name for hosted in trio.hosts[1].hosted.values()]
+    host.tick(10.0)
+    roles = [hosted.replica.role.name for hosted in host.hosted.values()]
     assert roles == ["candidate"] * 3
     assert lanes.count("journal") == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.errors import ErrorCode
 
 from quorate import batch
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Partition
+from quorate.core.events import ReadLevel
 from quorate.kafka.offsets import first_record_at
 from quorate.wire import opening
 from quorate.wire.messages import Api
@@ -124,5 +128,39 @@ def test_a_new_leader_names_no_end_before_it_has_settled_something(
             assert await offset_at(connection, -1) == (ErrorCode.offset_not_available, -1, -1)
             not_available = (ErrorCode.leader_not_available, -1, -1)
             assert await offset_at(connection, 0, version=4) == not_available
+
+    serve(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (Outcome.NOT_LEADER, ErrorCode.not_leader_or_follower),
+        (Outcome.UNKNOWN, ErrorCode.offset_not_available),
+        (Outcome.TIMED_OUT, ErrorCode.offset_not_available),
+        (None, ErrorCode.offset_not_available),
+    ],
+)
+def test_an_end_is_not_named_before_it_is_sure_that_the_leader_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome | None, error: ErrorCode
+) -> None:
+    """None: a majority is silent."""
+    monkeypatch.setattr("quorate.kafka.offsets.CURRENT_TIMEOUT_S", 0.05)
+
+    async def test(served: Served) -> None:
+        asked: list[ReadLevel] = []
+
+        def read(_: Partition, level: ReadLevel, answer: Callable[[Reply], None]) -> None:
+            asked.append(level)
+            if outcome is not None:
+                answer(Reply(1, outcome))
+
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            monkeypatch.setattr(served.node, "read", read)
+            assert await offset_at(connection, -1) == (error, -1, -1)
+            assert await offset_at(connection, 500) == (error, -1, -1)
+            assert (await offset_at(connection, -2))[0] == ErrorCode.none
+            assert asked == [ReadLevel.LINEARIZABLE] * 2
 
     serve(tmp_path, test)

@@ -12,7 +12,7 @@ import uvloop
 from quorate.batch import encode_records
 from quorate.core.effects import Outcome
 from quorate.core.entry import Partition
-from quorate.node.client import BadRequest, Client, NotWritten, OutcomeUnknown, Settled
+from quorate.node.client import BadRequest, Client, NotDone, NotWritten, OutcomeUnknown, Settled
 from quorate.node.codec import Hello, Welcome, decode_greeting, encode_greeting
 from quorate.node.config import Address
 from quorate.node.letters import LETTER_BYTES_MAX, Letters
@@ -144,3 +144,60 @@ def test_a_node_that_is_down_is_passed_over() -> None:
         assert await client.propose(PARTITION, [BATCH]) == Settled(7, 3, 2)
 
     with_nodes({1: [], 2: [SETTLED]}, test)
+
+
+# --- orders and reads ---
+
+
+def test_an_order_goes_where_the_leader_is() -> None:
+    async def test(client: Client) -> None:
+        await client.transfer(PARTITION, 2)
+        await client.change(PARTITION, (1, 2))
+        assert await client.read(PARTITION) == 7
+
+    # After a transfer the node that leads now is asked first.
+    with_nodes(
+        {1: [Answered(Outcome.NOT_LEADER, -1, 3, leader=3)], 2: [SETTLED, SETTLED], 3: [SETTLED]}, test
+    )
+
+
+def test_an_order_whose_outcome_is_unknown_is_given_again() -> None:
+    """It says what is to be: given twice, it is no more."""
+
+    async def test(client: Client) -> None:
+        await client.change(PARTITION, (1, 2))
+
+    script: Script = [
+        Answered(Outcome.UNKNOWN, -1, 3, 0),
+        "hang up",
+        Answered(Outcome.BUSY, -1, 3, 1),
+        SETTLED,
+    ]
+    with_nodes({1: script}, test)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.TIMED_OUT])
+def test_a_refused_order_says_why(outcome: Outcome) -> None:
+    async def test(client: Client) -> None:
+        with pytest.raises(NotDone, match="another change is joint"):
+            await client.change(PARTITION, (1, 2))
+
+    with_nodes({1: [Answered(outcome, -1, 3, 1, "another change is joint")], 2: []}, test)
+
+
+def test_an_order_that_nobody_takes_is_unknown_in_the_end() -> None:
+    async def test(client: Client) -> None:
+        with pytest.raises(OutcomeUnknown, match="knows of no leader"):
+            await client.transfer(PARTITION, 1, timeout_s=0.01)
+
+    with_nodes({1: [Answered(Outcome.NOT_LEADER, -1, 3, 0)]}, test)
+
+
+def test_a_node_that_is_learned_of_is_asked_like_any_other() -> None:
+    async def test(client: Client) -> None:
+        address = client._addresses.pop(2)
+        client.know(2, address)
+        assert client.nodes == (1, 2)
+        assert await client.propose(PARTITION, [BATCH]) == Settled(7, 3, 2)
+
+    with_nodes({1: [Answered(Outcome.NOT_LEADER, -1, 3, leader=2)], 2: [SETTLED]}, test)

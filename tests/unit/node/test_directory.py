@@ -83,7 +83,9 @@ def test_the_identity_is_written_last(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(directory, "write_durably", noted)
     voters = {1: Address("a", 1)}
-    directory.format_node(tmp_path / "n1", cluster="c", node=1, voters=voters, replaces=False, rng=Random(1))
+    directory.format_node(
+        tmp_path / "n1", cluster="c", node=1, voters=voters, listen=voters[1], replaces=False, rng=Random(1)
+    )
     assert written == [("config.json", ["store"]), (IDENTITY_FILE, ["config.json", "store"])]
 
 

@@ -198,3 +198,26 @@ def test_a_peer_that_does_not_read_costs_a_bounded_queue() -> None:
         assert made[0].parcels[-1].message == VoteResponse(1, True)
 
     with_peer(test)
+
+
+def test_a_peer_that_is_learned_of_gets_a_link() -> None:
+    async def test(peers: Peers, made: list[Listener], _: list[str]) -> None:
+        await until(lambda: peers.connected == (2,))
+        peers.know(9, Address("127.0.0.1", peers._addresses[2].port))
+        assert peers.known == (2, 9)
+        await until(lambda: any(each.hello is not None and each.hello.to == 9 for each in made))
+
+    with_peer(test)
+
+
+def test_a_peer_that_has_moved_is_found_at_its_new_place() -> None:
+    async def test(peers: Peers, made: list[Listener], _: list[str]) -> None:
+        right = peers._addresses[2]
+        await until(lambda: peers.connected == (2,))
+        peers.know(2, Address("127.0.0.1", 1))
+        made[0].abort()
+        await until(lambda: peers.connected == ())
+        peers.know(2, right)
+        await until(lambda: peers.connected == (2,))
+
+    with_peer(test)

@@ -6,17 +6,27 @@ import pytest
 
 from quorate.batch import encode_records
 from quorate.core.effects import Outcome
+from quorate.core.entry import EntryId, Member, Membership
+from quorate.core.events import ReadLevel
+from quorate.machine import metadata
+from quorate.machine.metadata import NodeInfo, Topic
 from quorate.node.letters import BadLetter, seal
 from quorate.node.requests import (
     Answer,
     Answered,
+    AskImage,
     AskStatus,
+    Change,
     Fetch,
     Fetched,
+    Image,
     Propose,
+    Read,
     Rejected,
+    ReplicaStatus,
     Request,
     Status,
+    Transfer,
     attached_batches,
     attached_frames,
     decode_answer,
@@ -25,10 +35,37 @@ from quorate.node.requests import (
     encode_request,
 )
 
+ENSEMBLE = (Member(1, 1), Member(2, 1))
+REPLICA = ReplicaStatus(
+    bytes(20),
+    "leader",
+    1,
+    2,
+    EntryId(2, 3),
+    3,
+    4,
+    ENSEMBLE[0],
+    Membership(ENSEMBLE, outgoing=ENSEMBLE),
+    {2: 1},
+)
+TOPIC = Topic("t", bytes(16), "raft", (ENSEMBLE,), changes={0: metadata.Change(ENSEMBLE[:1], 7)})
 BATCH = encode_records([(None, b"value")])
 
 
-@pytest.mark.parametrize("request_", [Propose(bytes(20), (1, 2)), Fetch(bytes(20), 5, 6), AskStatus()])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Propose(bytes(20), (1, 2)),
+        Fetch(bytes(20), 5, 6),
+        Read(bytes(20), ReadLevel.AT_OFFSET, 7),
+        Change(bytes(20), (1, 2)),
+        Change(bytes(20), (1, 2), seen=7),
+        Transfer(bytes(20), 2),
+        AskStatus(),
+        AskImage(),
+        AskImage(("t",)),
+    ],
+)
 def test_requests_arrive_as_they_were_sent(request_: Request) -> None:
     number, found, attachment = decode_request(encode_request(9, request_)[4:])
     assert (number, found, len(attachment)) == (9, request_, 0)
@@ -36,7 +73,14 @@ def test_requests_arrive_as_they_were_sent(request_: Request) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [Answered(Outcome.SETTLED, 1, 2, 3), Fetched(1, 0, 0), Status(1, (2,), 0, ()), Rejected("no")],
+    [
+        Answered(Outcome.SETTLED, 1, 2, 3),
+        Answered(Outcome.REFUSED, -1, 2, 3, "why not"),
+        Fetched(1, 0, 0),
+        Status(1, (2,), 0, (REPLICA,)),
+        Image(1, 2, (NodeInfo(1, 1, "h", 9092),), (TOPIC,), (("t", 0, 1),)),
+        Rejected("no"),
+    ],
 )
 def test_answers_arrive_as_they_were_sent(answer: Answer) -> None:
     assert decode_answer(encode_answer(9, answer)[4:])[:2] == (9, answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorate.sim.chance import stream
-from quorate.sim.faults import PROFILES, Place, around, parse_profiles, schedule, shape
+from quorate.sim.faults import LEADER, PROFILES, Place, around, parse_profiles, schedule, shape, takes_part
 
 PLACE = Place(nodes=(1, 2, 3), unlucky=(2,), pace=0.1, ends=5.0)
 EVERYTHING = tuple(PROFILES)
@@ -62,6 +62,27 @@ def test_profiles_are_named_all_none_or_one_by_one() -> None:
     assert parse_profiles("all") == EVERYTHING
     assert parse_profiles("none") == ()
     assert parse_profiles("power,crash") == ("crash", "power")
+
+
+def test_all_profiles_are_all_of_them_whatever_else_is_named() -> None:
+    assert parse_profiles("all,membership") == EVERYTHING
+
+
+def test_profile_takes_part_alone_and_sits_some_seeds_out_in_company() -> None:
+    assert all(takes_part(seed, "membership", ("membership",)) for seed in range(50))
+    there = [takes_part(seed, "membership", EVERYTHING) for seed in range(50)]
+    assert any(there)
+    assert not all(there)
+    for seed, present in enumerate(there):
+        kinds = {fault.kind for fault in schedule(seed, EVERYTHING, PLACE)}
+        assert any(kind == "transfer" or kind.startswith("change-") for kind in kinds) == present
+    assert not takes_part(1, "membership", ("crash",))
+
+
+def test_commands_go_mostly_to_whoever_leads() -> None:
+    nodes = [fault.nodes for seed in range(30) for fault in schedule(seed, ("membership",), PLACE)]
+    assert nodes.count((LEADER,)) > len(nodes) / 2
+    assert nodes.count((LEADER,)) < len(nodes)
 
 
 def test_unknown_profile_is_named_beside_the_known_ones() -> None:

@@ -8,20 +8,30 @@ from typing import Any
 import pytest
 
 from quorate.core.effects import Append, Commit, Cut, Effect, Outcome, Reply, SaveState, Send
-from quorate.core.entry import NOWHERE, EntryId, Header, Kind, Member, NoOp
+from quorate.core.entry import NOWHERE, EntryId, Header, Kind, Member, Membership, NoOp
 from quorate.core.events import Event, Loaded, Persisted, Recovered, Started, TimePassed
 from quorate.core.invariant import Violated
 from quorate.core.log import LogView
 from quorate.core.raft import Config, SavedState
 from quorate.core.raft.invariants import RaftInvariants
-from quorate.core.raft.messages import AppendResponse, VoteResponse
+from quorate.core.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from quorate.sim.invariants import Invariants
 
 VOTERS = (Member(1, 1), Member(2, 1), Member(3, 1))
 
 
+class Reading:
+    """Of a leader: what lease it believes to have."""
+
+    lease_until = 0.0
+    may_lease = True
+
+
 class Role:
     name = "follower"
+
+    def __init__(self) -> None:
+        self.reading = Reading()
 
 
 class Puppet:
@@ -31,7 +41,8 @@ class Puppet:
         self.invariants = invariants
         self.me = Member(node, incarnation)
         self.config = Config(self.me, VOTERS)
-        self.is_voter = self.me in VOTERS
+        self.membership = Membership(VOTERS)
+        self.faulty = False
         self.role = Role()
         self.epoch = 0
         self.commit = -1
@@ -57,10 +68,17 @@ class Puppet:
 
     def append(self, *headers: Header) -> None:
         self.log.append(headers)
+        self.goes_by_its_log()
         self.step(TimePassed(), Append(self.order(), headers))
+
+    def goes_by_its_log(self) -> None:
+        newest = self.log.newest(Membership)
+        control = newest.control if newest is not None else None
+        self.membership = control if isinstance(control, Membership) else Membership(VOTERS)
 
     def cut(self, to: EntryId) -> None:
         self.log.cut(to)
+        self.goes_by_its_log()
         self.step(TimePassed(), Cut(self.order(), to))
 
     def flush(self) -> None:
@@ -68,6 +86,11 @@ class Puppet:
         self.step(Persisted(self.ios))
 
     def lead(self, epoch: int) -> None:
+        """Elected by everybody."""
+        room = self.invariants.room
+        if room is not None:
+            everybody = [shadow.replica.me for shadow in self.invariants.shadows.values()]
+            room._votes.update({(0, member, epoch): self.me.node for member in everybody})
         self.epoch = epoch
         self.role.name = "leader"
         self.step(TimePassed())
@@ -284,8 +307,16 @@ def saved(puppet: Puppet, epoch: int, vote: Member | None = None) -> None:
     puppet.flush()
 
 
+def stand(puppet: Puppet, epoch: int) -> None:
+    """It asks the others for their votes."""
+    saved(puppet, epoch, puppet.me)
+    puppet.say(1 + puppet.me.node % 3, VoteRequest(epoch, puppet.log.head))
+
+
 @pytest.mark.behaviour("YB-11")
 def test_two_votes_in_one_epoch_over_a_restart(rafts: list[Puppet]) -> None:
+    stand(rafts[1], 2)
+    stand(rafts[2], 2)
     saved(rafts[0], 2, VOTERS[1])
     rafts[0].say(2, VoteResponse(2, True))
     rafts[0].start(Recovered(base=NOWHERE, head=NOWHERE, epochs=(), state=SavedState(2, VOTERS[2])))
@@ -295,6 +326,7 @@ def test_two_votes_in_one_epoch_over_a_restart(rafts: list[Puppet]) -> None:
 
 @pytest.mark.behaviour("YB-7")
 def test_vote_is_sent_before_it_is_flushed(rafts: list[Puppet]) -> None:
+    stand(rafts[1], 2)
     rafts[0].epoch = 2
     rafts[0].step(TimePassed(), SaveState(rafts[0].order(), SavedState(2, VOTERS[1])))
     with expect("vote-unsaved"):
@@ -305,6 +337,7 @@ def test_vote_is_sent_before_it_is_flushed(rafts: list[Puppet]) -> None:
 def test_learner_votes(rafts: list[Puppet]) -> None:
     learner = Puppet(rafts[0].invariants, 4)
     learner.start()
+    stand(rafts[1], 2)
     saved(learner, 2, VOTERS[1])
     with expect("learner-acts"):
         learner.say(2, VoteResponse(2, True))

@@ -193,6 +193,7 @@ def test_an_unknown_name_is_refused_and_the_known_ones_are_told(zoo: Path) -> No
 TABLE = """
     raft-delete-after-prev raft-keep-conflicts raft-commit-unclamped raft-commit-old-epoch
     raft-ack-before-flush raft-stale-io raft-vote-unsaved raft-learner-counts raft-saw-vote-granted
+    raft-joint-new-only raft-config-uncut raft-read-before-noop
     disk-cut-damage disk-mark-early disk-retry-fsync disk-no-dirsync disk-no-identity disk-nack-damage
     producer-survives-cut
 """.split()

@@ -9,6 +9,7 @@ import pytest
 from quorate.batch import encode_records, stamp
 from quorate.core.effects import Outcome
 from quorate.core.entry import NOWHERE, EntryId, Header, Kind, NoOp, partition_of
+from quorate.core.events import ReadLevel
 from quorate.core.invariant import Violated
 from quorate.sim.oracle import Fate, Oracle, Proposal
 from quorate.storage.frame import Frame, build, control_payload
@@ -234,3 +235,99 @@ def test_a_producer_is_not_told_what_is_not_true() -> None:
         oracle.refused(unsettled, Outcome.FENCED)
     produce(oracle, 0, epoch=1)
     oracle.refused(unsettled, Outcome.FENCED)
+
+
+# ---- up to where readers may read ----
+
+LINEAR, LEASE, AT_OFFSET = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.AT_OFFSET
+
+
+def told(oracle: Oracle, level: ReadLevel, end: int, *, applied: int = 99, offset: int = -1) -> None:
+    """A read that begins and ends now."""
+    oracle.told(oracle.asked(0, level, offset), end, applied=applied)
+
+
+@pytest.mark.parametrize("level", [LINEAR, LEASE])
+def test_read_sees_what_was_acknowledged_before_it_began(level: ReadLevel) -> None:
+    oracle = Oracle(1)
+    early = oracle.asked(0, level)
+    oracle.acknowledged(propose(oracle, 1), 4)
+    oracle.told(early, 3, applied=9)  # Both at the same time: either order is right.
+    with expect("read-stale"):
+        told(oracle, level, 3)
+
+
+@pytest.mark.parametrize("level", [LINEAR, LEASE])
+def test_read_sees_what_a_read_before_it_has_seen(level: ReadLevel) -> None:
+    oracle = Oracle(1)
+    early = oracle.asked(0, level)
+    told(oracle, LINEAR, 7)
+    oracle.told(early, 6, applied=9)
+    with expect("read-stale"):
+        told(oracle, level, 6)
+
+
+def test_read_from_a_lease_may_be_stale_where_clocks_keep_no_bounds() -> None:
+    oracle = Oracle(1)
+    oracle.leases_hold = False
+    oracle.acknowledged(propose(oracle, 1), 4)
+    told(oracle, LEASE, 3)
+    told(oracle, LEASE, 9)
+    told(oracle, LINEAR, 4)  # What a lease said without bounds binds nobody.
+    with expect("read-stale"):
+        told(oracle, LINEAR, 3)
+
+
+def test_entry_proposed_after_a_read_stands_above_what_that_has_seen() -> None:
+    oracle = Oracle(1)
+    early = propose(oracle, 1)
+    told(oracle, LINEAR, 5)
+    late = propose(oracle, 2)
+    oracle.acknowledged(early, 4)
+    with expect("read-future"):
+        oracle.acknowledged(late, 5)
+
+
+def test_read_of_what_is_not_settled_yet() -> None:
+    oracle = Oracle(1)
+    oracle.settled_end = lambda partition: 5
+    told(oracle, AT_OFFSET, 5)
+    for level in (LINEAR, LEASE, AT_OFFSET):
+        with expect("read-future"):
+            told(oracle, level, 6)
+
+
+def test_read_of_what_its_node_cannot_show() -> None:
+    oracle = Oracle(1)
+    told(oracle, AT_OFFSET, 5, applied=5)
+    for level in (LINEAR, LEASE, AT_OFFSET):
+        with expect("read-not-applied"):
+            told(oracle, level, 5, applied=4)
+
+
+def test_read_at_an_offset_reaches_as_far_as_was_asked_and_need_not_be_new() -> None:
+    oracle = Oracle(1)
+    oracle.acknowledged(propose(oracle, 1), 8)
+    told(oracle, AT_OFFSET, 3, offset=3)
+    with expect("read-stale"):
+        told(oracle, AT_OFFSET, 3, offset=4)
+
+
+# ---- timestamps ----
+
+
+@pytest.mark.behaviour("YB-14")
+def test_timestamps_rise_with_the_log_whatever_is_heard_first() -> None:
+    oracle = Oracle(1)
+    for offset, epoch, timestamp in ((4, 1, 1000), (9, 2, 2000), (6, 1, 1500), (4, 1, 1000)):
+        oracle.stamped(0, offset, epoch, timestamp)
+
+
+@pytest.mark.behaviour("YB-14")
+@pytest.mark.parametrize("timestamp", [999, 2001, 1000, 2000])
+def test_timestamp_of_a_leader_falls_among_those_of_another(timestamp: int) -> None:
+    oracle = Oracle(1)
+    oracle.stamped(0, 4, 1, 1000)
+    oracle.stamped(0, 9, 3, 2000)
+    with expect("timestamp-overlap"):
+        oracle.stamped(0, 6, 2, timestamp)

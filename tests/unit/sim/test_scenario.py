@@ -48,11 +48,27 @@ def problems(text: str) -> list[str]:
         ('elect R1\nexpect visible R1 = "x"', 'x.txt:3: expected visible R1 = "x", found nothing'),
         (
             "campaign R1\nexpect messages = none",
-            "x.txt:3: expected messages = none, found vote-request vote-request",
+            "x.txt:3: expected messages = none, found gone-request gone-request",
         ),
         (
-            "campaign R1\nexpect message vote R1 -> R2 has epoch 2",
+            "campaign R1 with R1 R2\nexpect message vote R1 -> R2 has epoch 2",
             "x.txt:3: expected message vote R1 -> R2 has epoch 2, found epoch 1 and last nothing",
+        ),
+        (
+            "campaign R1\nexpect message gone R1 -> R2 has epoch 2",
+            "x.txt:3: expected message gone R1 -> R2 has epoch 2, found epoch 0 and last nothing",
+        ),
+        (
+            "expect membership R1 R2 = R1 R2",
+            "x.txt:2: expected membership R1 R2 = R1 R2, found R1 R2 R3 on R1",
+        ),
+        (
+            'elect R1\nchange R1 to R1 R2 as c\nexpect answer c = refused because "x"',
+            'x.txt:4: expected answer c = refused because "x", found busy',
+        ),
+        (
+            "propose R1 as w1\npropose R2 as w2\nexpect timestamp w2 after w1",
+            "x.txt:4: expected timestamp w2 after w1, found 0 and 0",
         ),
         ('expect report R1 "x"', 'x.txt:2: expected report R1 "x", found none'),
         (
@@ -60,7 +76,7 @@ def problems(text: str) -> list[str]:
             "x.txt:3: expected `R1 leads` in line 4 of the trace, found ",
         ),
         ("expect trace\n    R1 leads", "x.txt:2: expected the trace to go on with `R1 leads`, found its end"),
-        ("wake R1\nexpect trace", "x.txt:3: expected the trace to end, found `R1 saves epoch 1 vote R1`"),
+        ("wake R1\nexpect trace", "x.txt:3: expected the trace to end, found `R1 misses its leader`"),
     ],
 )
 def test_what_is_not_as_expected_is_said_with_what_was_found(lines: str, said: str) -> None:
@@ -72,7 +88,7 @@ def test_what_is_not_as_expected_is_said_with_what_was_found(lines: str, said: s
     ("lines", "said"),
     [
         ("deliver append R1 -> R2", "no append waits on R1 -> R2; waiting there: nothing"),
-        ("campaign R1\ndeliver append R1 -> R2", "no append waits on R1 -> R2; waiting there: vote-request"),
+        ("campaign R1\ndeliver append R1 -> R2", "no append waits on R1 -> R2; waiting there: gone-request"),
         ("crash R1\npropose R1 as w", "R1 is down"),
         ("pause R1\nwake R1", "R1 is paused"),
         ("resume R1", "R1 is not paused"),
@@ -81,7 +97,7 @@ def test_what_is_not_as_expected_is_said_with_what_was_found(lines: str, said: s
         ("reorder R1 -> R2 = 1 2", "0 messages wait on R1 -> R2"),
         ("damage R1 offset 7", "nothing on the disk of R1 covers 7"),
         ("expect log R1 = empty\ncrash R1\ncrash R1", "R1 is down"),
-        ("campaign R1\ncut R1 -> R2\ndeliver vote R1 -> R2", "the link R1 -> R2 is cut"),
+        ("campaign R1\ncut R1 -> R2\ndeliver gone R1 -> R2", "the link R1 -> R2 is cut"),
         ("send append R1 -> R2 with prev nothing", "write the whole name: append-entries or append-response"),
         ("send append-entries R1 -> R2 with prev nothing", "has the fields epoch, prev, commit, entries"),
         (
@@ -173,12 +189,12 @@ def test_rewriting_fills_in_traces_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "story.txt"
     head = "# A story.\n" + CAST + "campaign R1\n\n"
     path.write_text(
-        head + "expect trace\n    nonsense\n    more of it\nexpect trace\n\nexpect role R1 = candidate\n"
+        head + "expect trace\n    nonsense\n    more of it\nexpect trace\n\nexpect role R1 = prospect\n"
     )
     assert not run_scenario(path).passed
     assert run_scenario(path, rewrite=True).passed
-    lines = "    R1 saves epoch 1 vote R1\n    R1 stands for epoch 1\n    R1 flushed\n"
-    told = head + "expect trace\n" + lines + "expect trace\n\nexpect role R1 = candidate\n"
+    lines = "    R1 misses its leader\n"
+    told = head + "expect trace\n" + lines + "expect trace\n\nexpect role R1 = prospect\n"
     assert path.read_text() == told
     assert run_scenario(path).passed
     assert run_scenario(path, rewrite=True).rewritten == told

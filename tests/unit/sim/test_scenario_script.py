@@ -33,13 +33,16 @@ def mistakes(text: str) -> list[Problem]:
         ("expect log R1 = 1-0 ...", "`...` stands between two entries"),
         ("expect log R1 = 1-0 ... 2-4", "`...` stands between two entries of one epoch"),
         ("expect role R1 = boss", "there is no role boss; there are: leader, follower"),
-        ("expect answer w1 = settled", "nothing was proposed as w1; so far: nothing"),
+        ("expect answer w1 = settled", "nothing was asked as w1; so far: nothing"),
         ("expect commit R1 = many", "`many` is not a number"),
-        ("deliver apend R1 -> R2", "raft has no message `apend`; it has: vote-request"),
+        ("deliver apend R1 -> R2", "raft has no message `apend`; it has: gone-request"),
         ("run 5", "`5` is not a time; write 2s or 300ms"),
         ('expect error "x"', "`expect error` stands directly below the command that must fail"),
         ("setting speed = 5", "there is no setting speed; there are: "),
         ("setting message-entries-max = many", "message-entries-max is a whole number"),
+        ("setting prefer-snapshots = maybe", "prefer-snapshots is yes or no"),
+        ("read R1 quickly as r", "write: read NODE linearizable|lease as NAME"),
+        ("change R1 to R1 R9 as c", "there is no node R9"),
         ("protocol paxos", "there is no protocol paxos; there are: raft"),
         ("nodes R1", "there are two nodes R1"),
         ("nodes 1a", "`1a` cannot be a node's name"),
@@ -72,7 +75,7 @@ def test_a_scenario_has_nodes() -> None:
 
 def test_a_proposals_name_is_used_once() -> None:
     (problem,) = mistakes(CAST + "propose R1 as w\npropose R1 as w\n")
-    assert "w is the name of the proposal in line 2" in problem.what
+    assert "w is the name of the request in line 2" in problem.what
 
 
 def test_logs_that_no_run_could_leave_are_refused() -> None:

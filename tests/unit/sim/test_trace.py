@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from quorate.core.commands import ChangeMembership
 from quorate.core.effects import Append, Commit, Cut, Outcome, Reply, SaveState, Send
-from quorate.core.entry import EntryId, Header, Kind, Member, NoOp, Span
-from quorate.core.events import Persisted, Proposed, Received, TimePassed
+from quorate.core.entry import EntryId, Header, Kind, Member, Membership, NoOp, Span
+from quorate.core.events import Commanded, Persisted, Proposed, ReadAsked, ReadLevel, Received, TimePassed
 from quorate.core.raft import SavedState
-from quorate.core.raft.messages import AppendEntries, VoteRequest, VoteResponse
+from quorate.core.raft.messages import (
+    AppendEntries,
+    GoneRequest,
+    GoneResponse,
+    TakeOver,
+    VoteRequest,
+    VoteResponse,
+)
 from quorate.sim.trace import Trace, tell, tell_effect
 
 
@@ -65,3 +73,30 @@ def test_messages_tell_only_fields_that_say_something() -> None:
     assert tell(AppendEntries(7, EntryId(6, 19), 17)) == "append-entries epoch 7 prev 6-19 commit 17"
     assert tell(AppendEntries(7, EntryId(6, 19), 17, (noop,))).endswith("headers 7-20 noop")
     assert tell(Span(EntryId(1, 2), EntryId(1, 5))) == "(1-2, 1-5]"
+
+
+def test_reads_and_commands_are_told_with_what_is_wanted() -> None:
+    trace = Trace()
+    change = ChangeMembership(4, (Member(1, 1), Member(2, 3)), (Member(5, 1),))
+    trace.stepped(0.5, 1, 0, Talker(), ReadAsked(3, ReadLevel.AT_OFFSET, 7), [], message=0)
+    trace.stepped(0.5, 1, 0, Talker(), Commanded(change), [Reply(4, Outcome.REFUSED, why="no")], message=0)
+    assert [line.split("   [")[0] for line in lines(trace)] == [
+        "  0.500000 n1 p0 asked request 3: up to where it may read (at offset 7)",
+        "  0.500000 n1 p0 commanded change-membership request 4 ensemble (n1 n2/3) learners (n5)",
+        "  0.500000 n1 p0 answered request 4: refused (no)",
+    ]
+
+
+def test_questions_about_the_leader_are_told_and_what_is_usual_is_not() -> None:
+    assert tell(GoneRequest(3, EntryId(2, 5), 9)) == "gone-request epoch 3 last 2-5 asked 9"
+    assert tell(GoneResponse(3, 9, True)) == "gone-response epoch 3 asked 9 gone yes"
+    assert tell(TakeOver(3)) == "take-over epoch 3"
+    beat = AppendEntries(3, EntryId(2, 5), 5)
+    assert tell(beat) == "append-entries epoch 3 prev 2-5 commit 5"
+    assert tell(AppendEntries(3, EntryId(2, 5), 5, heir=2)) == f"{tell(beat)} heir 2"
+
+
+def test_membership_is_told_with_its_entry() -> None:
+    membership = Membership((Member(2, 1),), outgoing=(Member(1, 1),))
+    header = Header(3, 4, kind=Kind.CONTROL, control=membership)
+    assert tell_effect(Append(1, (header,))) == "append 3-4 membership {n1}+{n2} (order 1)"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quorate.core.effects import Outcome, Reply
+from quorate.core.events import ReadLevel
 from quorate.sim.oracle import Fate, Oracle, Proposal
 from quorate.sim.workload import ATTEMPTS_MAX, Client, Manners, Workload
 from quorate.storage.frame import Frame
@@ -22,6 +23,9 @@ class Office:
     def __init__(self) -> None:
         self.now = 0.0
         self.requests: list[tuple[int, list[bytes], Answer]] = []
+        self.reads: list[tuple[int, ReadLevel, int, Answer]] = []
+        self.shown = 99
+        """Up to where every node shows what is settled."""
         self.down: set[int] = set()
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
@@ -47,8 +51,17 @@ class Office:
         bytes_max: int,
         done: Callable[[list[Frame], int, int], None],
     ) -> bool:
-        done([], -1, -1)
+        done([], self.shown, -1)
         return True
+
+    def read(self, node: int, partition: int, level: ReadLevel, answer: Answer, offset: int = -1) -> bool:
+        if node in self.down:
+            return False
+        self.reads.append((node, level, offset, answer))
+        return True
+
+    def applied(self, node: int, partition: int) -> int:
+        return self.shown
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from quorate.batch import encode_records
 from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Member
+from quorate.core.events import ReadLevel
 from quorate.core.raft import Tuning
 from quorate.host import HostSettings
 from quorate.sim.invariants import Invariants
@@ -176,3 +178,54 @@ def test_failed_flush_ends_the_process_and_somebody_is_told() -> None:
     assert ended == [leader]
     assert world.life(leader) == 0
     assert not any(reply.outcome is Outcome.SETTLED for reply in replies)
+
+
+def test_outsider_holds_a_replica_and_does_nothing_until_it_is_taken_in() -> None:
+    setup = Setup(7, TUNABLES, voters=((1, 2, 3),), learners=((),), outsiders=((4,),))
+    world = World(setup, watch=Invariants(1, ROOMS["raft"]))
+    for number in world.nodes:
+        world.start(number)
+    leader = elected(world)
+    outsider = world.hosted(4, 0)
+    assert outsider is not None
+    assert outsider.replica.log.head.offset == -1
+    replies: list[Reply] = []
+    everybody = tuple(Member(number, 1) for number in range(1, 5))
+    assert world.change(leader, 0, replies.append, ensemble=everybody)
+    world.run(world.now + 1.0)
+    assert [reply.outcome for reply in replies] == [Outcome.SETTLED]
+    assert outsider.replica.is_voter
+
+
+def test_read_is_told_up_to_where_its_node_shows_what_is_settled() -> None:
+    world = make()
+    leader = elected(world)
+    propose(world, leader)
+    world.run(world.now + 1.0)
+    replies: list[Reply] = []
+    world.read(leader, 0, ReadLevel.LINEARIZABLE, replies.append)
+    world.read(1 + leader % 3, 0, ReadLevel.AT_OFFSET, replies.append, 1)
+    world.run(world.now + 1.0)
+    assert [(reply.outcome, reply.offset) for reply in replies] == [(Outcome.SETTLED, 1)] * 2
+    assert world.applied(leader, 0) == 1
+
+
+def test_nodes_differ_in_their_time_of_day_and_in_how_much_they_are_wanted() -> None:
+    setup = Setup(7, TUNABLES, voters=((1, 2, 3),), learners=((),), priorities=((2, 3),))
+    world = World(setup)
+    for number in world.nodes:
+        world.start(number)
+    shown = {node.wall.local(1.0) for node in world.nodes.values()}
+    assert len(shown) == 3
+    wanted = [world.hosted(number, 0).replica.config.tuning.priority for number in world.nodes]  # type: ignore[union-attr]
+    assert wanted == [1, 3, 1]
+
+
+def test_one_thing_happens_at_a_time() -> None:
+    world = make()
+    events, steps = world.events_count, world.steps_count
+    while world.steps_count == steps:
+        before = world.events_count
+        assert world.happen()
+        assert world.events_count == before + 1
+    assert world.steps_count - steps <= world.events_count - events

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from quorate.core.entry import EntryId, NoOp
+from quorate.storage.disk import Flush, Operation, Unlink, Write
 from quorate.storage.errors import ForeignDirectory
+from quorate.storage.segment import directory_of, segment_file
 from quorate.storage.settings import TINY
 from tests.unit.storage.harness import P0, P1, World, ids
 
@@ -138,6 +142,31 @@ def test_a_prefix_that_is_removed_stays_removed_and_the_rest_is_there(world: Wor
     assert world.store.recovered(P0).base == EntryId(1, 39)
     assert ids(world.read(40))[0] == "1-40"
     assert world.read(0, 39) == []
+
+
+def test_opening_removes_files_only_when_what_says_so_is_on_the_disk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 2201 of `all`: a record that reads still saw, though its flush had failed, led to a removal; then the
+    next flush failed, too, and neither the record nor the segments were there any more."""
+    world.append(P0, [200])
+    world.run()
+    world.crash()
+    stale = segment_file(directory_of(P0), 99)
+    world.disk.run_now([Write(stale, 0, (b"cut, and not unlinked yet",))])
+    done: list[object] = []
+    run_now = world.disk.run_now
+
+    def watched(operations: Sequence[Operation]) -> None:
+        done.extend(operations)
+        run_now(operations)
+
+    monkeypatch.setattr(world.disk, "run_now", watched)
+    world.open()
+    removed = [place for place, operation in enumerate(done) if operation == Unlink(stale)]
+    flushed = [place for place, operation in enumerate(done) if isinstance(operation, Flush)]
+    assert removed
+    assert max(flushed) < min(removed)
 
 
 # --- damage ---

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quorate.core import quorum
 from quorate.core.entry import Member
-from quorate.core.raft.messages import AppendEntries, SnapshotChunk, VoteRequest, VoteResponse
+from quorate.core.raft.messages import AppendEntries, SnapshotChunk, StillRequest, VoteRequest, VoteResponse
 from quorate.core.raft.roles import Role
 
 if TYPE_CHECKING:
@@ -18,6 +17,8 @@ class Candidate(Role):
 
     def __init__(self, replica: Replica) -> None:
         super().__init__(replica)
+        self.handed_over = False
+        """The leader wants it: said before the role begins its work."""
         self._votes: set[Member] = set()
         self._vote_io = 0
 
@@ -38,15 +39,15 @@ class Candidate(Role):
 
     def _ask(self) -> None:
         replica = self.replica
-        for member in replica.config.voters:
-            if member != replica.me and member not in self._votes:
-                replica.send(member.node, VoteRequest(replica.epoch, replica.log.head))
+        question = VoteRequest(replica.epoch, replica.log.head, self.handed_over)
+        for node in replica.voting_peers:
+            replica.send(node, question)
 
     def receive(self, sender: Member, message: Any) -> None:
         if type(message) is VoteResponse:
             if message.granted:
                 self._count(sender)
-        elif type(message) in (AppendEntries, SnapshotChunk):
+        elif type(message) in (AppendEntries, SnapshotChunk, StillRequest):
             # Somebody else won this epoch.
             self.replica.become("follower")
             self.replica.role.receive(sender, message)
@@ -54,13 +55,13 @@ class Candidate(Role):
     def _count(self, voter: Member) -> None:
         replica = self.replica
         self._votes.add(voter)
-        if replica.me in self._votes and quorum.has_majority(self._votes, replica.config.voters):
+        if not self._vote_io and replica.has_quorum(self._votes):
             replica.become("leader")
 
     def woke(self) -> None:
-        """The vote was split or lost: try again in another epoch, unless we may no longer lead."""
+        """The vote was split or lost: see how things are before another epoch is tried."""
         replica = self.replica
-        if replica.can_lead():
-            replica.become("candidate")
+        if replica.may_stand():
+            replica.become("prospect")
         else:
             replica.stand_down()

@@ -35,9 +35,25 @@ class Tuning(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Offsets kept below a snapshot, so that followers a little behind need only entries."""
     chunk_bytes: int = 256 << 10
     repair_retry_s: float = 0.5
+    priority: int = 1
+    """How much this node is wanted as a leader. One that leads hands over to a current follower of a higher
+    priority; a node of priority 0 stands only where nobody else has come to lead for a while."""
+    catch_up_max: int = 256
+    """A new voter must be this near to what is settled before it counts."""
+    clock_drift_max: float = 0.1
+    """By this share one node's clock may run faster or slower than true time before a lease read can be stale."""
+    read_wait_s: float = 5.0
+    """A read at an offset waits this long for it."""
+    ceiling_s: float = 0.0
+    """Leaders give out timestamps up to this far ahead of the last agreed ceiling; 0: none at all (YB-14)."""
+    prefer_snapshots: bool = False
+    """A follower far behind may get a snapshot though the log is there, where that costs less: only for logs
+    that nobody reads but the machine."""
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):
+    """`voters` and `learners` are those at birth: the log says who counts now (`Replica.membership`)."""
+
     me: Member
     voters: tuple[Member, ...]
     learners: tuple[Member, ...] = ()

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 from quorate.core import effects
 from quorate.core.appending import contradicts
 from quorate.core.entry import EntryId, Member, Snapshot
+from quorate.core.raft.candidate import Candidate
 from quorate.core.raft.messages import (
     AppendEntries,
     AppendResponse,
     SnapshotChunk,
     SnapshotResponse,
+    StillRequest,
+    StillResponse,
+    TakeOver,
 )
 from quorate.core.raft.roles import Role
 from quorate.core.raft.staging import Staging
@@ -31,13 +35,15 @@ class Follower(Role):
         self._acknowledge = False
         """Entries were ordered whose flush the leader waits to hear of."""
         self._answered = -1
+        self._idle = False
+        """Does not count, and waits for nobody."""
 
     def enter(self) -> None:
         self.restart_clock()
 
-    def restart_clock(self) -> None:
+    def restart_clock(self, patience: float = 1.0) -> None:
         timeout = self.replica.config.tuning.election_timeout_s
-        self.deadline = self.replica.now + timeout * (1.0 + self.replica.rng.random())
+        self.deadline = self.replica.now + timeout * (patience + self.replica.rng.random())
 
     def granted_vote(self) -> None:
         self.restart_clock()
@@ -53,24 +59,38 @@ class Follower(Role):
 
     def woke(self) -> None:
         if self.replica.can_lead():
-            self.replica.become("candidate")
+            self.replica.become("prospect")
         else:
             self.replica.leader = 0
             self.deadline = None  # Whoever leads will be heard of; a learner has nothing to do meanwhile.
-            if self.replica.is_voter:
+            self._idle = not self.replica.is_voter and not self.replica.is_leaving
+            if not self._idle:
                 self.restart_clock()
+
+    def membership_changed(self) -> None:
+        """One that was idle may turn out to count: the entry that says so was damaged, and is mended."""
+        if self._idle and self.deadline is None and self.replica.is_voter:
+            self._idle = False
+            self.restart_clock()
 
     def receive(self, sender: Member, message: Any) -> None:
         if type(message) is AppendEntries:
             self._append_entries(sender, message)
         elif type(message) is SnapshotChunk:
             self._snapshot_chunk(sender, message)
+        elif type(message) is StillRequest:
+            self._follow(sender)
+            self.replica.send_when_saved(sender.node, StillResponse(message.epoch, message.round))
+        elif type(message) is TakeOver:
+            self._take_over(sender)
 
     # --- entries ---
 
     def _append_entries(self, sender: Member, message: AppendEntries) -> None:
         replica = self.replica
         self._follow(sender)
+        if message.heir and message.heir != replica.me.node:
+            self.restart_clock(patience=2.0)  # It is somebody else's turn (YB-15).
         if replica.installing:
             return
         if replica.log.faulty:
@@ -116,8 +136,18 @@ class Follower(Role):
     def _follow(self, sender: Member) -> None:
         replica = self.replica
         assert replica.leader in (0, sender.node), "two leaders in one epoch"
-        replica.leader = sender.node
+        replica.heard_leader(sender.node)
         self.restart_clock()
+
+    def _take_over(self, sender: Member) -> None:
+        """The leader wants us in its place (YB-15). One that was left out asks whoever has most, not all."""
+        replica = self.replica
+        self._follow(sender)
+        if replica.can_lead():
+            replica.become("candidate")
+            candidate = replica.role
+            assert isinstance(candidate, Candidate)
+            candidate.handed_over = True
 
     def _verify(self, verified: EntryId, commit: int) -> None:
         """Commit moves after the append, and only as far as the logs are known to agree (OR-9, OR-10)."""
@@ -155,6 +185,7 @@ class Follower(Role):
             faulty=replica.repairing.wanted(replica.log),
             wants_snapshot=replica.log.base.offset if replica.lacks_snapshot else -1,
             quiet=quiet,
+            priority=replica.config.tuning.priority,
         )
         replica.send_when_saved(replica.leader, response)
 
@@ -177,7 +208,13 @@ class Follower(Role):
         replica = self.replica
         self._follow(sender)
         snapshot = message.snapshot
-        if replica.installing or snapshot.last.offset < replica.log.base.offset:
+        if replica.installing:
+            return
+        if (
+            snapshot.last.offset < replica.log.base.offset
+        ):  # An old one, of no use: the leader must hear that.
+            self._verify(snapshot.last, snapshot.last.offset)
+            self._answer(accepted=True, probe=snapshot.last.offset)
             return
         if snapshot.last.offset < replica.commit and not replica.log.holds(snapshot.last):
             return  # It ends inside of what is damaged here: wait for one that covers all that is settled.

@@ -3,6 +3,9 @@
 Entries go to the followers while they are still being flushed here; the leader counts itself like anybody
 else, when its own flush is done. An entry is committed when a majority has flushed it and it is of the
 leader's own epoch; everything before it is committed with it (OX-23, YB-19, Raft figure 8).
+
+What else a leader does stands beside this file: changing.py (who counts), reading.py, handing_over.py and
+stamping.py.
 """
 
 from __future__ import annotations
@@ -11,11 +14,23 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import effects, events, quorum
+from quorate.core.commands import ChangeMembership, Command, TransferLeadership
 from quorate.core.cursor import Cursor, Phase
 from quorate.core.effects import Outcome
-from quorate.core.entry import Header, Kind, Member, NoOp, Span
-from quorate.core.raft.messages import AppendEntries, AppendResponse, SnapshotChunk, SnapshotResponse
+from quorate.core.entry import EntryId, Header, Kind, Member, NoOp, Span
+from quorate.core.raft.changing import Changing
+from quorate.core.raft.handing_over import HandingOver
+from quorate.core.raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    SnapshotChunk,
+    SnapshotResponse,
+    StillResponse,
+    TakeOver,
+)
+from quorate.core.raft.reading import Reading
 from quorate.core.raft.roles import Role
+from quorate.core.raft.stamping import Stamping
 
 if TYPE_CHECKING:
     from quorate.core.raft.replica import Replica
@@ -29,23 +44,31 @@ class Leader(Role):
         self.cursors: dict[int, Cursor] = {}
         self._matched: dict[Member, int] = {}
         """What each voter has flushed of this log; only voters of the right incarnation get in."""
-        self._pending: deque[tuple[int, int, int]] = deque()
-        """(last offset, first offset, request) of proposals that wait for their commit."""
+        self._pending: deque[tuple[int, int, int, int]] = deque()
+        """(last offset, first offset, request, timestamp) of proposals that wait for their commit."""
         self._readers: dict[int, int] = {}
-        self._epoch_first = 0
+        self._epoch_first = -1
+        self._awake_since = replica.now
+        self.changing = Changing(self)
+        self.reading = Reading(self)
+        self.handing_over = HandingOver(self)
+        self.stamping = Stamping(replica)
 
     @property
     def leads_from(self) -> int:
         return self._epoch_first
+
+    @property
+    def has_settled(self) -> bool:
+        """Something of the own epoch is settled: nothing that was settled before is unknown here."""
+        return self.replica.commit >= self._epoch_first
 
     def enter(self) -> None:
         replica = self.replica
         assert replica.can_lead()
         assert replica.vote == replica.me
         replica.leader = replica.me.node
-        for member in replica.config.voters + replica.config.learners:
-            if member != replica.me:
-                self.cursors[member.node] = Cursor(member.node, member.incarnation, replica.log, replica.now)
+        self.membership_changed()
         # Nothing of earlier epochs commits by counting: the first entry of the own epoch carries it (YB-19).
         self._epoch_first = replica.log.head.offset + 1
         noop = Header(replica.epoch, self._epoch_first, kind=Kind.CONTROL, control=NoOp(replica.me.node))
@@ -56,18 +79,23 @@ class Leader(Role):
 
     def leave(self) -> None:
         """Whoever still waits hears *unknown*: the next leader may commit the entries yet (rule 9)."""
-        for _, _, request in self._pending:
+        for _, _, request, _ in self._pending:
             self.replica.emit(effects.Reply(request, Outcome.UNKNOWN))
         self._pending.clear()
+        self.changing.leave()
+        self.reading.leave()
+        self.handing_over.leave()
 
     # --- proposals ---
 
     def proposed(self, event: events.Proposed) -> None:
         replica = self.replica
         log = replica.log
-        if len(self._pending) >= replica.config.tuning.uncommitted_entries_max:
+        too_many = len(self._pending) >= replica.config.tuning.uncommitted_entries_max
+        if too_many or self.handing_over.heir or self.stamping.must_wait(event.wall_ms):
             replica.emit(effects.Reply(event.request, Outcome.BUSY, leader=replica.me.node))
             return
+        timestamp = self.stamping.stamp(event.wall_ms)
         first = offset = log.head.offset + 1
         headers = []
         for header in event.headers:
@@ -78,18 +106,57 @@ class Leader(Role):
             )
             offset += header.count
         replica.append(tuple(headers))
-        self._pending.append((offset - 1, first, event.request))
-        self._wake()
+        self._pending.append((offset - 1, first, event.request, timestamp))
+        self.appended()
+
+    def appended(self) -> None:
+        """The log goes on: let everybody have it."""
+        self.wake()
         for cursor in self.cursors.values():
             if cursor.phase is Phase.STREAMING:
                 self._stream(cursor)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Something happened: everybody ticks again."""
         if self.deadline is None:
+            self._awake_since = self.replica.now
             self.deadline = self.replica.now + self.replica.config.tuning.heartbeat_s
         for cursor in self.cursors.values():
             cursor.quiet = False
+
+    def asked_to_read(self, event: events.ReadAsked) -> None:
+        self.reading.ask(event)
+
+    def commanded(self, command: Command) -> None:
+        if isinstance(command, ChangeMembership):
+            self.changing.order(command)
+        else:
+            assert isinstance(command, TransferLeadership)
+            self.handing_over.order(command)
+
+    # --- who follows ---
+
+    def membership_changed(self) -> None:
+        """Everybody who is in gets a cursor. Who is out keeps one until that is settled, to hear of it."""
+        replica = self.replica
+        members = replica.membership.members
+        for member in sorted(members):
+            cursor = self.cursors.get(member.node)
+            if member.node == replica.me.node or (cursor is not None and cursor.member in members):
+                continue
+            self._matched.pop(member, None)
+            self.cursors[member.node] = Cursor(member.node, member.incarnation, replica.log, replica.now)
+            if self._epoch_first >= 0:
+                self._probe(self.cursors[member.node])
+
+    def _forget_who_left(self) -> None:
+        nodes = {member.node for member in self.replica.membership.members}
+        for node in [node for node in self.cursors if node not in nodes]:
+            cursor = self.cursors.pop(node)
+            self._matched.pop(cursor.member, None)
+            if cursor.phase is Phase.STREAMING and cursor.next > self.replica.log.base.offset:
+                # That it is settled: who knows that it is out need not miss us.
+                self._send(cursor, self.replica.log.position(cursor.next - 1), search=bool(cursor.reading))
 
     # --- towards the followers ---
 
@@ -107,8 +174,21 @@ class Leader(Role):
             self._begin_snapshot(cursor)
             return
         cursor.probe = max(cursor.probe, replica.log.base.offset)
-        prev = replica.log.position(cursor.probe)
-        replica.send(cursor.node, AppendEntries(replica.epoch, prev, replica.commit, search=True))
+        self._send(cursor, replica.log.position(cursor.probe), search=True)
+
+    def _send(
+        self,
+        cursor: Cursor,
+        prev: EntryId,
+        headers: tuple[Header, ...] = (),
+        *,
+        search: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        replica = self.replica
+        heir = self.handing_over.heir
+        message = AppendEntries(replica.epoch, prev, replica.commit, headers, search, quiet, heir)
+        replica.send(cursor.node, message)
 
     def _stream(self, cursor: Cursor) -> None:
         replica = self.replica
@@ -126,15 +206,29 @@ class Leader(Role):
                 count_max=config.tuning.message_entries_max,
             )
             if headers is None:
-                self._read_for(cursor)
+                if self._snapshot_is_cheaper(cursor):
+                    self._begin_snapshot(cursor)
+                else:
+                    self._read_for(cursor)
                 return
             self._send_entries(cursor, headers)
 
     def _send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
-        replica = self.replica
-        prev = replica.log.position(headers[0].offset - 1)
-        replica.send(cursor.node, AppendEntries(replica.epoch, prev, replica.commit, headers))
+        self._send(cursor, self.replica.log.position(headers[0].offset - 1), headers)
         cursor.sent(headers)
+
+    def _snapshot_is_cheaper(self, cursor: Cursor) -> bool:
+        """Whether the snapshot is smaller than the entries that it would stand for, by the size of the newest."""
+        replica = self.replica
+        snapshot = replica.snapshot
+        if not replica.config.tuning.prefer_snapshots or snapshot is None:
+            return False
+        window = replica.log.window
+        mean_bytes = sum(header.size for header in window) / max(1, sum(header.count for header in window))
+        behind = snapshot.last.offset - (
+            cursor.next - 1
+        )  # What is agreed on is not always known to be flushed.
+        return snapshot.size < behind * mean_bytes
 
     def _read_for(self, cursor: Cursor) -> None:
         """The headers it needs are no longer in memory: ask the disk, one read at a time."""
@@ -150,7 +244,7 @@ class Leader(Role):
 
     def loaded(self, event: events.Loaded) -> None:
         node = self._readers.pop(event.token, None)
-        cursor = self.cursors[node] if node is not None else None
+        cursor = self.cursors.get(node) if node is not None else None
         if cursor is None or cursor.reading != event.token:
             return
         cursor.reading = 0
@@ -196,20 +290,23 @@ class Leader(Role):
             return
         if cursor.incarnation != sender.incarnation:
             # Another life of that disk: whatever its predecessor flushed is gone, and it does not count.
-            self._matched.pop(Member(cursor.node, cursor.incarnation), None)
+            self._matched.pop(cursor.member, None)
             cursor.incarnation = sender.incarnation
             cursor.search_anew(self.replica.log)
-        cursor.last_heard = self.replica.now
+        cursor.heard(self.replica.now)
         if type(message) is AppendResponse:
             self._append_response(sender, cursor, message)
+        elif type(message) is StillResponse:
+            self.reading.answered(sender, message.round)
         elif type(message) is SnapshotResponse:
             self._snapshot_response(cursor, message)
 
     def _append_response(self, sender: Member, cursor: Cursor, message: AppendResponse) -> None:
         log = self.replica.log
         cursor.commit = message.commit
+        cursor.priority = message.priority
         if self.deadline is None and not message.quiet:
-            self._wake()  # Something old has woken it after we fell silent: let it rest again.
+            self.wake()  # Something old has woken it after we fell silent: let it rest again.
         cursor.quiet = message.quiet and message.matched == log.head.offset
         covering = message.wants_snapshot
         if message.faulty is not None and message.faulty.before.offset < log.base.offset:
@@ -232,10 +329,16 @@ class Leader(Role):
                 self._probe(cursor)
             return
         if cursor.accepted(log, probe=message.probe, matched=message.matched):
-            if sender in self.replica.config.voters:  # A learner is sent everything and never counts (YB-5).
+            if sender in self.replica.voters:  # A learner is sent everything and never counts (YB-5).
                 self._matched[sender] = cursor.matched
                 self._commit()
+            if self.replica.role is not self:
+                return  # What was settled has ended this leadership.
             self._push(cursor)
+            if self.handing_over.heir == cursor.node:
+                self.handing_over.go_on()
+            if self.changing.is_open:
+                self.changing.go_on()
 
     def _contradict(self, cursor: Cursor, faulty: Span, commit: int) -> None:
         """What this follower lost is not what we have, so nobody can give it back by its name (seed 201 of
@@ -248,9 +351,7 @@ class Leader(Role):
         cursor.contradicted = faulty
         settled_inside = faulty.before.offset < commit < faulty.last.offset
         at = log.position(commit if settled_inside else min(faulty.last.offset, log.head.offset))
-        self.replica.send(
-            cursor.node, AppendEntries(self.replica.epoch, at, self.replica.commit, search=True)
-        )
+        self._send(cursor, at, search=True)
 
     def _snapshot_response(self, cursor: Cursor, message: SnapshotResponse) -> None:
         if cursor.phase is Phase.SNAPSHOT and message.snapshot == cursor.snapshot:
@@ -264,15 +365,51 @@ class Leader(Role):
 
     def _commit(self) -> None:
         replica = self.replica
+        if replica.commit == replica.log.head.offset:
+            return  # Nothing is left to commit: a late follower, or our own flush behind those of the others.
+        membership = replica.membership
         self._matched[replica.me] = replica.durable.offset
-        reached = quorum.majority_offset(self._matched, replica.config.voters)
+        reached = quorum.joint_offset(
+            self._matched, incoming=membership.ensemble, outgoing=membership.outgoing
+        )
         if reached <= replica.commit or reached < self._epoch_first:
             return  # Only entries of the own epoch commit by counting (YB-19).
         assert replica.log.epoch_at(reached) == replica.epoch
+        before = replica.commit
         replica.advance_commit(reached)
         while self._pending and self._pending[0][0] <= reached:
-            _, first, request = self._pending.popleft()
-            replica.emit(effects.Reply(request, Outcome.SETTLED, offset=first, epoch=replica.epoch))
+            _, first, request, timestamp = self._pending.popleft()
+            settled = Outcome.SETTLED
+            replica.emit(effects.Reply(request, settled, first, replica.epoch, timestamp=timestamp))
+        if before < self._epoch_first:
+            self.reading.settled()
+        if before < replica.membership_at or before < self._epoch_first:
+            self._membership_settled()
+
+    def _membership_settled(self) -> None:
+        """Perhaps the newest one is, perhaps a change can go on."""
+        replica = self.replica
+        self.changing.go_on()
+        membership = replica.membership
+        if membership.wanted is not None or replica.membership_at > replica.commit:
+            return
+        self._forget_who_left()
+        if not replica.is_voter:  # The new ensemble is settled, and its leader is not in it.
+            self._name_successor()
+            replica.stand_down()
+
+    def _name_successor(self) -> None:
+        """So that the others need not wait until they miss us."""
+        replica = self.replica
+        followers = [
+            cursor for cursor in self.cursors.values() if cursor.member in replica.membership.ensemble
+        ]
+        heir = self.handing_over.heir  # Who was told to take over is not deserted for another (YB-15).
+        nearest = max(
+            followers, key=lambda cursor: (cursor.node == heir, cursor.matched, cursor.node), default=None
+        )
+        if nearest is not None:
+            replica.send(nearest.node, TakeOver(replica.epoch))
 
     # --- time ---
 
@@ -283,18 +420,41 @@ class Leader(Role):
         if current and all(cursor.quiet for cursor in self.cursors.values()):
             self.deadline = None
             return
+        if not self._is_followed():
+            # Nobody can be told that anything is settled: let somebody lead who is heard (check-quorum).
+            replica.stand_down()
+            return
+        self.reading.woke()
+        self.handing_over.woke()
+        self.beat(quiet=current)
+        if self.changing.is_open:
+            self.changing.go_on()
+
+    def beat(self, *, quiet: bool = False) -> None:
+        """To everybody, whatever else is under way: somebody leads."""
+        replica = self.replica
         for cursor in self.cursors.values():
             cursor.contradicted = None
+            if not cursor.is_due():
+                continue
             self._push(cursor)
             if cursor.phase is not Phase.STREAMING:
                 continue
             if cursor.next <= replica.log.base.offset:  # No room to stream, and what it needs is gone.
                 self._begin_snapshot(cursor)
                 continue
-            prev = replica.log.position(cursor.next - 1)
             searching = bool(cursor.reading)  # Until its headers are read, this may be inside an entry.
-            beat = AppendEntries(replica.epoch, prev, replica.commit, search=searching, quiet=current)
-            replica.send(cursor.node, beat)
+            self._send(cursor, replica.log.position(cursor.next - 1), search=searching, quiet=quiet)
+
+    def _is_followed(self) -> bool:
+        """Whether a majority was heard of within an election time-out, since there was something to say."""
+        replica = self.replica
+        long_ago = replica.now - replica.config.tuning.election_timeout_s
+        if self._awake_since > long_ago:
+            return True
+        heard = {cursor.member for cursor in self.cursors.values() if cursor.last_heard >= long_ago}
+        heard.add(replica.me)
+        return replica.has_quorum(heard)
 
     def _everyone_is_current(self) -> bool:
         replica = self.replica
@@ -302,13 +462,24 @@ class Leader(Role):
         return (
             replica.commit == head
             and replica.ordering.idle
+            and not self.reading.is_waiting
+            and not self.handing_over.is_wanted
+            and not self.changing.is_open
             and all(
                 cursor.phase is Phase.STREAMING and cursor.matched == head and cursor.commit == head
                 for cursor in self.cursors.values()
             )
         )
 
+    def was_asked_whether_gone(self, sender: Member) -> None:
+        """Somebody does not hear us, or has just come back."""
+        cursor = self.cursors.get(sender.node)
+        if cursor is not None:
+            cursor.beats = 0
+            self.wake()
+            self._push(cursor)
+
     def suspected(self, node: int) -> None:
         cursor = self.cursors.get(node)
         if cursor is not None and self.deadline is None:
-            self._wake()
+            self.wake()

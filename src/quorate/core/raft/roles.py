@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import effects, events
+from quorate.core.commands import Command
 from quorate.core.effects import Outcome
 from quorate.core.entry import Member, Snapshot
 
@@ -36,6 +37,21 @@ class Role:
     def proposed(self, event: events.Proposed) -> None:
         leader = self.replica.leader
         self.replica.emit(effects.Reply(event.request, Outcome.NOT_LEADER, leader=leader))
+
+    def asked_to_read(self, event: events.ReadAsked) -> None:
+        """A read that only a leader can answer."""
+        leader = self.replica.leader
+        self.replica.emit(effects.Reply(event.request, Outcome.NOT_LEADER, leader=leader))
+
+    def commanded(self, command: Command) -> None:
+        leader = self.replica.leader
+        self.replica.emit(effects.Reply(command.request, Outcome.NOT_LEADER, leader=leader))
+
+    def membership_changed(self) -> None:
+        """Others count from now on."""
+
+    def was_asked_whether_gone(self, sender: Member) -> None:
+        """Somebody misses the leader."""
 
     def persisted(self) -> None:
         """More of what was ordered is durable."""

@@ -1,0 +1,20 @@
+"""What several commands for a running cluster are told alike."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SERVERS = "127.0.0.1:9092"
+WAIT_S = 600.0
+NOT_THERE_YET = 1
+"""The exit code of an order that was given and has not got there in time."""
+
+Servers = Annotated[
+    str, typer.Option("--servers", "-b", metavar="HOST:PORT,…", help="Any nodes of the cluster.")
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Only give the order; it is carried out by itself.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="S", min=0.1, help="How long to wait, in seconds.")
+]

@@ -1,0 +1,214 @@
+"""What `quorate topic` and `quorate cluster` order of a running cluster, over the nodes' own protocol.
+
+Changes of copies are given to one node, the *home*, and looked at there: it answers when it knows of them, so
+what it says next is not older. Where it goes away, another takes its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+
+from quorate.cli import say
+from quorate.cli.wrong import WrongUsage, no_such
+from quorate.core.entry import Membership, Partition, partition_of
+from quorate.machine.metadata import METADATA, Topic
+from quorate.node.client import BadRequest, Client, NotDone, OutcomeUnknown, Unreachable
+from quorate.node.config import Address
+from quorate.node.requests import Image, ReplicaStatus, Status
+
+if TYPE_CHECKING:
+    from quorate.client import Cluster
+
+TIMEOUT_S = 20.0
+STATUS_TIMEOUT_S = 2.0
+LOOK_EVERY_S = 0.25
+
+Result = TypeVar("Result")
+
+
+class Orders:
+    """A running cluster."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.lost: frozenset[tuple[str, int, int]] = frozenset()
+        """(topic, partition, node) of copies whose disk is gone, as of the last look."""
+        self._seen = -1
+        """The version of the image, likewise: what was changed since is not changed by what was seen."""
+        self._home = 0
+
+    async def image(self, topics: Sequence[str] | None = None) -> Image:
+        """What the cluster is, as the home knows it."""
+        wanted = None if topics is None else tuple(topics)
+        why = "nobody answers"
+        for node in dict.fromkeys((self._home or self.client.nodes[0], *self.client.nodes)):
+            try:
+                image = await self.client.image(node, wanted)
+            except (Unreachable, BadRequest) as error:
+                why = str(error)
+                continue
+            self._home, self.lost, self._seen = node, frozenset(image.lost), image.version
+            return image
+        raise WrongUsage(f"the cluster does not answer: {why}; is it up?")
+
+    async def topic(self, name: str) -> Topic:
+        image = await self.image((name,))
+        if not image.topics:
+            raise no_such("topic", name, [topic.name for topic in (await self.image()).topics])
+        return image.topics[0]
+
+    async def statuses(self) -> dict[int, Status]:
+        """Of all nodes that answer soon."""
+
+        async def of(node: int) -> Status | None:
+            try:
+                async with asyncio.timeout(STATUS_TIMEOUT_S):
+                    return await self.client.status(node)
+            except (Unreachable, TimeoutError):
+                return None
+
+        nodes = self.client.nodes
+        found = await asyncio.gather(*map(of, nodes))
+        return {node: status for node, status in zip(nodes, found, strict=True) if status is not None}
+
+    async def change_topic(self, topic: Topic, number: int, nodes: Sequence[int]) -> None:
+        partition = partition_of(topic.id, number)
+        self.client.expect_leader(partition, self._home)
+        change = self.client.change(partition, nodes, seen=self._seen, timeout_s=TIMEOUT_S)
+        await self._give(f"{topic.name}/{number}", change)
+
+    async def change_voters(self, nodes: Sequence[int], timeout_s: float) -> bool:
+        """Whether it is so, after that time at the latest."""
+        try:
+            await self.client.change(METADATA, nodes, timeout_s=timeout_s)
+        except OutcomeUnknown:
+            return False
+        except (NotDone, BadRequest) as refused:
+            raise WrongUsage(f"the metadata group: {refused}") from refused
+        return True
+
+    async def transfer(self, partition: Partition, what: str, to: int) -> None:
+        await self._give(what, self.client.transfer(partition, to, timeout_s=TIMEOUT_S))
+
+    async def _give(self, what: str, order: Awaitable[None]) -> None:
+        try:
+            await order
+        except (NotDone, BadRequest) as refused:
+            raise WrongUsage(f"{what}: {refused}") from refused
+        except OutcomeUnknown as unknown:
+            raise WrongUsage(
+                f"{what}: nobody who leads answers ({unknown}); is a majority up? It may yet be done: look again"
+            ) from unknown
+
+
+def carry_out(servers: str, work: Callable[[Orders], Awaitable[Result]]) -> Result:
+    """Do something with the cluster that lives there; what the world refuses is told in one line."""
+    from quorate.client.admin import find_nodes
+
+    with reached(servers) as cluster:
+        name, addresses = find_nodes(cluster)
+
+    async def main() -> Result:
+        nodes = {node: Address(*address) for node, address in addresses.items()}
+        async with Client(name, nodes) as client:
+            return await work(Orders(client))
+
+    return asyncio.run(main())
+
+
+@contextmanager
+def reached(servers: str) -> Iterator[Cluster]:
+    """The cluster as a Kafka client has it."""
+    from quorate.client import ClientError, Cluster
+
+    try:
+        with Cluster(servers, client_id="quorate-cli", timeout_s=TIMEOUT_S) as cluster:
+            yield cluster
+    except ValueError as wrong:
+        raise WrongUsage(f"--servers: {wrong}") from wrong
+    except ClientError as error:
+        raise WrongUsage(str(error)) from error
+
+
+# ---- waiting until a change has got there ----
+
+
+async def until_reached(orders: Orders, names: Sequence[str], timeout_s: float) -> bool:
+    """Whether no change of these topics is open any more; tells on stderr how far the open ones are."""
+    deadline = monotonic() + timeout_s
+    said = ""
+    while True:
+        topics = (await orders.image(names)).topics
+        going_on = [(topic, number) for topic in topics for number in sorted(topic.changes)]
+        if not going_on:
+            return True
+        if monotonic() >= deadline:
+            return False
+        topic, number = going_on[0]
+        leader = leader_status(await orders.statuses(), partition_of(topic.id, number))
+        more = f", and {len(going_on) - 1} more" if len(going_on) > 1 else ""
+        line = f"{topic.name}/{number}: {phase(topic, number, leader)}{more}"
+        if line != said:
+            say.progress_line(line)
+            said = line
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def phase(topic: Topic, number: int, leader: ReplicaStatus | None) -> str:
+    """How far an open change is."""
+    change = topic.changes[number]
+    wanted = listed([member.node for member in change.wanted])
+    if leader is None:
+        return f"to be on {wanted}: nobody leads"
+    newcomers = set(change.wanted).difference(leader.membership.voters)
+    if leader.membership.is_joint:
+        return f"to be on {wanted}: both the old and the new copies must agree"
+    if newcomers:
+        lags = [f"node {each.node} {_behind(leader, each.node)}" for each in sorted(newcomers)]
+        return f"to be on {wanted}: {', '.join(lags)}"
+    return f"to be on {wanted}"
+
+
+def _behind(leader: ReplicaStatus, node: int) -> str:
+    # To be exact about it would print a line for every entry.
+    lag = leader.lags.get(node)
+    if lag is None or lag > leader.head.offset:
+        return "is expected"
+    return "has caught up" if lag <= 0 else f"is {10 ** len(str(lag)):,} or less behind"
+
+
+def leader_status(statuses: dict[int, Status], partition: Partition) -> ReplicaStatus | None:
+    """The leader's own view, of the newest epoch."""
+    found = [
+        replica
+        for status in statuses.values()
+        for replica in status.replicas
+        if replica.partition == partition and replica.role == "leader"
+    ]
+    return max(found, key=lambda replica: replica.epoch, default=None)
+
+
+# ---- words ----
+
+
+def listed(nodes: Sequence[int]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def nodes_of(membership: Membership) -> str:
+    """The ensemble, and the one before it while both count."""
+    nodes = listed([member.node for member in membership.ensemble])
+    outgoing = listed([member.node for member in membership.outgoing])
+    return f"{nodes} and {outgoing}" if outgoing else nodes
+
+
+def parse_nodes(text: str, option: str) -> list[int]:
+    """`4` or `4,5`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
+        raise WrongUsage(f"{option} {text!r}: write a node's number, with commas between several")
+    return [int(part) for part in parts]

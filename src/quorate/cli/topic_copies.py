@@ -1,0 +1,255 @@
+"""`quorate topic describe|transfer|add|remove|replace`: who copies the partitions of a topic, and who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorate.cli import say
+from quorate.cli.options import NOT_THERE_YET, SERVERS, WAIT_S, NoWait, Servers, Timeout
+from quorate.cli.wrong import WrongUsage
+
+if TYPE_CHECKING:
+    from quorate.cli.orders import Orders
+    from quorate.machine.metadata import Topic
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+Target = Annotated[
+    str, typer.Argument(metavar="NAME[/PARTITION]", help="The topic, or one of its partitions.")
+]
+Nodes = Annotated[str, typer.Option("--node", metavar="N[,M]", help="Which nodes.")]
+
+NewNodes = Callable[[str, list[int]], list[int]]
+"""From a partition's name and the nodes that copy it to those that shall."""
+
+WAITING = """
+A new copy follows first, and counts when it has caught up; writing goes on meanwhile.
+
+The order stands in the metadata group: whatever happens to this command, it is carried out. A newer one takes
+its place.
+
+\b
+[bold]Exit code[/bold]
+0 it is so, 1 it is ordered and not yet so, 2 it cannot be done.
+"""
+
+TRANSFER_EPILOG = """\b
+[bold]Examples[/bold]
+quorate topic transfer events/0 --to 2
+quorate topic transfer events --to 2      every partition
+
+\b
+[bold]Exit code[/bold]
+0 that node leads, 2 it cannot be done.
+"""
+ADD_EPILOG = f"""\b
+[bold]Examples[/bold]
+quorate topic add events --node 4
+quorate topic add events/0 --node 4,5
+{WAITING}"""
+REMOVE_EPILOG = f"""\b
+[bold]Examples[/bold]
+quorate topic remove events --node 4      also gives up adding it
+{WAITING}"""
+REPLACE_EPILOG = f"""\b
+[bold]Examples[/bold]
+quorate topic replace events --node 3 --with 4
+quorate topic replace events --node 3     the same node, after its disk was lost
+{WAITING}"""
+
+
+def register(topic_app: typer.Typer) -> None:
+    topic_app.command("describe")(describe)
+    topic_app.command("transfer", epilog=TRANSFER_EPILOG)(transfer)
+    topic_app.command("add", epilog=ADD_EPILOG)(add)
+    topic_app.command("remove", epilog=REMOVE_EPILOG)(remove)
+    topic_app.command("replace", epilog=REPLACE_EPILOG)(replace)
+
+
+def describe(name: Name, servers: Servers = SERVERS) -> None:
+    """Show who copies and who leads each partition of a topic, and how far its copies are."""
+    from quorate.cli.orders import carry_out
+
+    rows = carry_out(servers, lambda orders: _rows(orders, name))
+    columns = ("partition", "leader", "epoch", "copies", "learners", "to be", "settled", "behind")
+    say.console().print(say.table(f"Topic {name}", columns, rows, right=(0, 1, 2, 6)))
+
+
+async def _rows(orders: Orders, name: str) -> list[tuple[str, ...]]:
+    from quorate.cli.orders import leader_status, listed, nodes_of
+    from quorate.core.entry import partition_of
+
+    topic, statuses = await orders.topic(name), await orders.statuses()
+    rows: list[tuple[str, ...]] = []
+    for number, ensemble in enumerate(topic.ensembles):
+        leader = leader_status(statuses, partition_of(topic.id, number))
+        change = topic.changes.get(number)
+        wanted = listed([member.node for member in change.wanted]) if change is not None else ""
+        if leader is None:
+            copies = listed([member.node for member in ensemble])
+            rows.append((str(number), "none", "", copies, "", wanted, "", ""))
+            continue
+        lags = [f"node {node}: {lag:,}" for node, lag in leader.lags.items() if lag > 0]
+        learners = listed([member.node for member in leader.membership.learners])
+        settled = f"{leader.commit:,}"
+        place = str(leader.me.node), str(leader.epoch), nodes_of(leader.membership), learners
+        rows.append((str(number), *place, wanted, settled, ", ".join(lags) or "nobody"))
+    return rows
+
+
+def transfer(
+    target: Target,
+    to: Annotated[int, typer.Option("--to", metavar="NODE", min=1, help="Who shall lead.")],
+    servers: Servers = SERVERS,
+) -> None:
+    """Let another node lead. Nothing is lost; writers wait for a moment."""
+    from quorate.cli.orders import carry_out, listed
+    from quorate.core.entry import partition_of
+
+    async def work(orders: Orders) -> None:
+        topic, numbers = await _found(orders, target)
+        for number in numbers:
+            nodes = [member.node for member in topic.ensembles[number]]
+            if to not in nodes:
+                raise WrongUsage(
+                    f"{topic.name}/{number}: node {to} has no copy; it is on nodes {listed(nodes)}"
+                )
+        for number in numbers:
+            await orders.transfer(partition_of(topic.id, number), f"{topic.name}/{number}", to)
+            print(f"{topic.name}/{number} is led by node {to}")
+
+    carry_out(servers, work)
+
+
+def add(
+    target: Target,
+    node: Nodes,
+    servers: Servers = SERVERS,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT_S,
+) -> None:
+    """Let more nodes copy a topic."""
+    from quorate.cli.orders import listed, parse_nodes
+
+    more = parse_nodes(node, "--node")
+
+    def added(name: str, nodes: list[int]) -> list[int]:
+        for each in more:
+            if each in nodes:
+                raise WrongUsage(f"{name}: node {each} has a copy already; it is on nodes {listed(nodes)}")
+        return nodes + more
+
+    _change(target, added, servers, no_wait=no_wait, timeout_s=timeout)
+
+
+def remove(
+    target: Target,
+    node: Nodes,
+    servers: Servers = SERVERS,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT_S,
+) -> None:
+    """Let fewer nodes copy a topic."""
+    from quorate.cli.orders import listed, parse_nodes
+
+    fewer = parse_nodes(node, "--node")
+
+    def removed(name: str, nodes: list[int]) -> list[int]:
+        for each in fewer:
+            if each not in nodes:
+                raise WrongUsage(f"{name}: node {each} has no copy; it is on nodes {listed(nodes)}")
+        left = [each for each in nodes if each not in fewer]
+        if not left:
+            raise WrongUsage(f"{name}: the last copy cannot be removed; `quorate topic delete` removes all")
+        return left
+
+    _change(target, removed, servers, no_wait=no_wait, timeout_s=timeout)
+
+
+def replace(
+    target: Target,
+    node: Annotated[int, typer.Option("--node", metavar="OLD", min=1, help="Whose copy goes.")],
+    with_: Annotated[
+        int | None,
+        typer.Option("--with", metavar="NEW", min=1, help="Who gets one.", show_default="the same node"),
+    ] = None,
+    servers: Servers = SERVERS,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT_S,
+) -> None:
+    """Let another node copy a topic in place of one, or the same one whose disk was lost."""
+    new = with_ or node
+
+    def replaced(name: str, nodes: list[int]) -> list[int]:
+        return swapped(name, nodes, node, new)
+
+    _change(target, replaced, servers, no_wait=no_wait, timeout_s=timeout, lost=node if new == node else 0)
+
+
+def swapped(name: str, nodes: list[int], old: int, new: int) -> list[int]:
+    from quorate.cli.orders import listed
+
+    if old not in nodes:
+        raise WrongUsage(f"{name}: node {old} has no copy; it is on nodes {listed(nodes)}")
+    if new != old and new in nodes:
+        raise WrongUsage(f"{name}: node {new} has a copy already; it is on nodes {listed(nodes)}")
+    return [new if each == old else each for each in nodes]
+
+
+STILL_THERE = (
+    "node {node} has the disk that it had; name another node with --with, or, if the disk is lost, make its "
+    "directory anew with --replaces and start it"
+)
+
+
+def _change(
+    target: str, new_nodes: NewNodes, servers: str, *, no_wait: bool, timeout_s: float, lost: int = 0
+) -> None:
+    """`lost`: only where that node's copy was on a disk that is gone."""
+    from quorate.cli.orders import carry_out, listed, until_reached
+
+    async def work(orders: Orders) -> bool:
+        topic, numbers = await _found(orders, target)
+        if lost:
+            new_nodes(f"{topic.name}/{numbers[0]}", wanted_nodes(topic, numbers[0]))
+            numbers = [number for number in numbers if (topic.name, number, lost) in orders.lost]
+            if not numbers:
+                raise WrongUsage(STILL_THERE.format(node=lost))
+        wanted = {
+            number: new_nodes(f"{topic.name}/{number}", wanted_nodes(topic, number)) for number in numbers
+        }
+        for number, nodes in wanted.items():
+            await orders.change_topic(topic, number, nodes)
+        if no_wait:
+            print(
+                f"{target} is ordered to be on other nodes; `quorate topic describe {topic.name}` shows how far"
+            )
+            return True
+        if not await until_reached(orders, (topic.name,), timeout_s):
+            return False
+        topic = await orders.topic(topic.name)
+        for number in numbers:
+            print(f"{topic.name}/{number} is on nodes {listed(wanted_nodes(topic, number))}")
+        return True
+
+    if not carry_out(servers, work):
+        say.progress_line(f"not yet so after {timeout_s:g} s; it goes on by itself, or order something else")
+        raise typer.Exit(NOT_THERE_YET)
+
+
+def wanted_nodes(topic: Topic, number: int) -> list[int]:
+    """The nodes that copy a partition, or that shall, where a change is open."""
+    return [member.node for member in topic.wanted(number)]
+
+
+async def _found(orders: Orders, target: str) -> tuple[Topic, list[int]]:
+    name, slash, text = target.partition("/")
+    if slash and not (text.isascii() and text.isdecimal()):
+        raise WrongUsage(f"{target!r}: write NAME, or NAME/PARTITION with a partition's number")
+    topic = await orders.topic(name)
+    count = len(topic.ensembles)
+    if slash and int(text) >= count:
+        raise WrongUsage(f"topic {name!r} has no partition {text}; it has {count}, counted from 0")
+    return topic, [int(text)] if slash else list(range(count))

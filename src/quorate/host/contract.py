@@ -1,0 +1,64 @@
+"""What a host is told to be, who may watch it, and the bytes that go along with a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from quorate import batch
+from quorate.core import effects, events, raft
+from quorate.core.entry import Flag, Header, Kind, Partition
+from quorate.host.detector import DetectorSettings
+from quorate.host.replicas import Hosted
+from quorate.machine.producers import Numbered
+from quorate.storage.disk import Buffer
+from quorate.storage.frame import Frame
+from quorate.storage.store import StoreSettings
+
+
+class HostSettings(msgspec.Struct, frozen=True, gc=False):
+    store: StoreSettings = StoreSettings()
+    metadata: raft.Tuning = raft.Tuning()
+    """For the metadata group: it is small, and what it says must be soon known again after a restart."""
+    raft: raft.Tuning = raft.Tuning()
+    detector: DetectorSettings = DetectorSettings()
+    waiting_bytes_max: int = 64 << 20
+    """Proposals are answered BUSY while more than this waits for the disk, over all replicas."""
+
+
+class Observer(Protocol):
+    """Somebody who watches: the simulator's invariants and story, a node's metrics."""
+
+    def stepped(
+        self, now: float, node: int, hosted: Hosted, event: events.Event, ordered: list[effects.Effect]
+    ) -> None: ...
+
+    def reported(self, now: float, node: int, partition: Partition, report: effects.Report) -> None: ...
+
+
+class Context(msgspec.Struct, gc=False):
+    """The bytes that a step is about."""
+
+    frames: dict[int, Frame] = {}
+    payloads: Sequence[Buffer] = ()
+    chunk: bytes = b""
+    numbered: Numbered | None = None
+    """A proposal's place among those of its producer, if it has one."""
+
+
+NOTHING = Context()
+
+
+def same_entry(frame: Frame, header: Header) -> bool:
+    """Whether these are the bytes of that entry."""
+    found = frame.header
+    return found.offset == header.offset and found.epoch == header.epoch and found.count == header.count
+
+
+def header_of(parsed: batch.BatchHeader) -> Header:
+    """A proposed batch as the core sees it."""
+    flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
+    size = parsed.length + batch.LENGTH_EXCLUDES
+    return Header(0, 0, parsed.last_offset_delta + 1, size, Kind.RECORDS, flags, parsed.crc)

@@ -1,0 +1,177 @@
+"""Sees to it that the groups which this node leads get to the ensembles that the image wants for them.
+
+A change of a topic's partition is a command to the metadata group; from then on it is wanted, whatever happens
+to whoever wanted it. Every node that is in the old ensemble or in the new one holds a replica. Whichever node
+leads the partition orders the change of its group (joint consensus, core/raft), again after every failure and by
+every new leader, and says to the metadata group when the group has got there. Only then do those who are no
+longer in the ensemble let go of their replicas.
+
+A leader whose image is behind must not act on it: where its group counts somebody of whom this image knows
+nothing, it waits. The metadata group itself keeps what it wants in its own log. Its leader adds every registered
+node to the learners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Member, Membership, Partition, partition_of
+from quorate.core.raft import Replica
+from quorate.core.raft.leader import Leader
+from quorate.host import Hosted
+from quorate.machine.metadata import ADDED_MAX, METADATA, Change, NoteReached, Topic
+from quorate.node.metadata import NoMetadata
+
+if TYPE_CHECKING:
+    from quorate.node.node import Node
+
+LOOK_EVERY_S = 0.1
+ORDER_AGAIN_S = 1.0
+"""After an order that came to nothing."""
+UNDER_WAY_COUNT_MAX = 16
+"""Changes that one node drives at once: newcomers copy whole logs."""
+STUCK_S = 10.0
+"""An order that takes longer holds up no others."""
+
+
+class _Order(msgspec.Struct):
+    """What was last ordered of a group."""
+
+    at: int
+    began: float
+    again: float = float("inf")
+    """When it may be repeated: not while it is under way."""
+
+
+class Ensembles:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._orders: dict[Partition, _Order] = {}
+        self._said = ""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            reached = self._look()
+            if reached:
+                try:
+                    await self._node.metadata.command(*reached)
+                except NoMetadata as error:
+                    self._node.log(f"the metadata group does not hear that ensembles are reached: {error}")
+
+    def _look(self) -> list[NoteReached]:
+        """Order what is to be ordered; what has been reached."""
+        node, now = self._node, time.monotonic()
+        reached = []
+        changing: dict[Partition, None] = {}
+        for topic in node.metadata.image.topics.values():
+            for number, change in topic.changes.items():
+                partition = partition_of(topic.id, number)
+                changing[partition] = None
+                if not node.is_leader(partition):
+                    self._orders.pop(partition, None)
+                elif is_reached(node.host.hosted[partition], change):
+                    reached.append(NoteReached(topic.id, number, change.at))
+                elif self._may_order(partition, change.at, now) and self._knows_all(partition, topic, number):
+                    self._order(partition, change.at, now, ensemble=change.wanted)
+        for partition in [each for each in self._orders if each not in changing and each != METADATA]:
+            del self._orders[partition]
+        self._teach_everybody(now)
+        return reached
+
+    def _knows_all(self, partition: Partition, topic: Topic, number: int) -> bool:
+        membership = self._node.host.hosted[partition].replica.membership
+        return bool(membership.voters.issubset(topic.holders(number)))
+
+    def _may_order(self, partition: Partition, at: int, now: float) -> bool:
+        order = self._orders.get(partition)
+        if order is not None and order.at == at:
+            return now >= order.again
+        under_way_count = sum(now - other.began < STUCK_S for other in self._orders.values())
+        return order is not None or under_way_count < UNDER_WAY_COUNT_MAX
+
+    def _order(
+        self,
+        partition: Partition,
+        at: int,
+        now: float,
+        *,
+        ensemble: tuple[Member, ...],
+        learners: tuple[Member, ...] = (),
+    ) -> None:
+        order = self._orders[partition] = _Order(at, now)
+        self._node.begin_turn()
+        self._node.change(
+            partition, partial(self._answered, partition, order), ensemble=ensemble, learners=learners
+        )
+        self._node.end_turn()
+
+    def _answered(self, partition: Partition, order: _Order, reply: Reply) -> None:
+        order.again = time.monotonic() + ORDER_AGAIN_S
+        if reply.outcome is Outcome.REFUSED and self._orders.get(partition) is order:
+            line = f"partition {partition.hex()}: its ensemble is not changed yet: {reply.why}"
+            if line != self._said:
+                self._said = line
+                self._node.log(line)
+
+    # --- the metadata group ---
+
+    def _teach_everybody(self, now: float) -> None:
+        """Whoever is registered and does not vote follows the metadata group as a learner."""
+        node = self._node
+        membership = node.host.hosted[METADATA].replica.membership
+        if not node.is_settled_leader(METADATA) or membership.wanted is not None or membership.is_joint:
+            return
+        learners = learners_of_metadata(node, membership.ensemble)
+        if learners != tuple(sorted(membership.learners)) and self._may_order(METADATA, 0, now):
+            self._order(METADATA, 0, now, ensemble=membership.ensemble, learners=learners)
+
+
+def learners_of_metadata(node: Node, ensemble: tuple[Member, ...]) -> tuple[Member, ...]:
+    """Everybody who is registered, or was a learner before, and is not in this ensemble.
+
+    A node whose former incarnation is in there, and whose disk is lost, still follows in that one's place.
+    """
+    known = {member.node: member for member in node.host.hosted[METADATA].replica.membership.members}
+    known |= {info.node: Member(info.node, info.incarnation) for info in node.metadata.image.nodes.values()}
+    voting = {member.node for member in ensemble}
+    return tuple(sorted(member for member in known.values() if member.node not in voting))
+
+
+def is_reached(hosted: Hosted, change: Change) -> bool:
+    """Whether the group is at rest with what is wanted, and that is settled."""
+    return all(
+        membership.wanted is None
+        and not membership.is_joint
+        and set(membership.ensemble) == set(change.wanted)
+        for membership in (hosted.replica.membership, settled_membership(hosted))
+    )
+
+
+def settled_membership(hosted: Hosted) -> Membership:
+    at_birth = Membership(hosted.record.voters, hosted.record.learners)
+    return hosted.standing.membership or at_birth
+
+
+def is_superseded(held: Member, mine: list[Member], life: int) -> bool:
+    """Whether a replica here is one that had left the ensemble before this node was added again.
+
+    One whose incarnation nobody gave out is left alone: its record was lost, and it counts no more (rule 4).
+    """
+    was_given = held.incarnation == life or held.incarnation < ADDED_MAX
+    return was_given and held not in mine and mine[0].incarnation < ADDED_MAX
+
+
+def lags(replica: Replica) -> dict[int, int]:
+    """How many offsets each other node has not confirmed, if this is the leader."""
+    role, head = replica.role, replica.log.head.offset
+    if not isinstance(role, Leader):
+        return {}
+    return {node: head - cursor.matched for node, cursor in sorted(role.cursors.items())}

@@ -1,0 +1,230 @@
+"""Every node, crashed at every single event of something that takes several steps.
+
+Three small worlds without chance play one thing each: a change of membership that adds two nodes and leaves out
+one, the leader; a transfer of leadership; the installation of a snapshot. Each is played once undisturbed, to
+count its events. Then it is played again for every node and every event: the node ends right behind that event,
+with what it had written or only with what it had flushed, and comes back at once or after the others have missed
+it. Every invariant is checked all the while, and in the end everything must have come to rest as after any other
+run (healing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from quorate.batch import encode_records
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Member
+from quorate.core.invariant import Violated
+from quorate.core.raft import Tuning
+from quorate.core.raft.invariants import RaftInvariants
+from quorate.host import HostSettings
+from quorate.host.detector import DetectorSettings
+from quorate.sim.chaos import Chaos
+from quorate.sim.disk import SimDiskSettings
+from quorate.sim.healing import Healing
+from quorate.sim.invariants import Invariants
+from quorate.sim.oracle import Fate, Oracle
+from quorate.sim.tunables import Tunables
+from quorate.sim.workload import Manners, Workload
+from quorate.sim.world import Setup, World
+from quorate.storage.errors import StoreError
+from quorate.storage.settings import TINY
+
+SEED = 5
+PACE_S = 0.1
+PATIENCE_S = 20.0
+LATE_PACES = 4
+"""So many election time-outs later the others have missed whoever comes back then."""
+
+TUNABLES = Tunables(
+    pace_s=PACE_S,
+    disk=SimDiskSettings(latency_min=0.0001, latency_max=0.0005),
+    host=HostSettings(
+        store=msgspec.structs.replace(TINY, mark_delay_s=PACE_S / 10),
+        raft=Tuning(
+            election_timeout_s=PACE_S,
+            heartbeat_s=PACE_S / 5,
+            snapshot_every=8,
+            keep_behind=0,
+            chunk_bytes=64,
+            repair_retry_s=PACE_S / 2,
+            read_wait_s=PACE_S,
+        ),
+        detector=DetectorSettings(ping_s=PACE_S / 2, suspect_s=PACE_S * 2),
+    ),
+    manners=Manners(clients_count=0),
+)
+
+
+class Stage:
+    """One of the worlds, from its beginning to where the play begins."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.invariants = Invariants(1, RaftInvariants)
+        self.oracle = Oracle(1)
+        self.world = World(setup, watch=self.invariants)
+        self.world.on_applied = self.invariants.applied
+        self.invariants.on_settled = self.oracle.settled
+        self.invariants.local = self.world.local
+        self.workload = Workload(SEED, self.world, self.oracle, TUNABLES.manners, setup.holders)
+        self.chaos = Chaos(self.world, (), self.invariants)
+        for number in self.world.nodes:
+            self.world.start(number)
+        self.until(lambda: bool(self.world.leaders(0)), "nobody leads")
+
+    @property
+    def leader(self) -> int:
+        return self.world.leaders(0)[0]
+
+    def until(self, done: Callable[[], bool], what: str) -> None:
+        deadline = self.world.now + PATIENCE_S
+        while not done():
+            if self.world.now > deadline:
+                raise Violated("liveness", what)
+            self.world.happen()
+
+    def propose(self) -> None:
+        """One entry, to whoever leads."""
+        self.workload.proposals_count += 1
+        number = self.workload.proposals_count
+        payload = encode_records([(None, b"value %d" % number)], timestamp=number)
+        proposal = self.oracle.proposed(number, 0, [payload], [1])
+        proposal.fate = Fate.UNKNOWN
+
+        def answer(reply: Reply) -> None:
+            if reply.outcome is Outcome.SETTLED:
+                self.oracle.acknowledged(proposal, reply.offset)
+            elif reply.outcome is not Outcome.UNKNOWN:
+                proposal.fate = Fate.REFUSED
+
+        self.world.propose(self.leader, 0, [payload], answer)
+
+    def write(self, count: int) -> None:
+        """So many entries, each settled before the next one."""
+        for _ in range(count):
+            due = self.oracle.acknowledged_count + 1
+            self.propose()
+            self.until(lambda due=due: self.oracle.acknowledged_count == due, "a proposal is not settled")  # type: ignore[misc]
+
+    def heal(self) -> None:
+        self.workload.close()
+        self.chaos.heal()
+        Healing(self.world, self.workload, self.oracle, self.invariants, self.chaos.steward).run()
+
+
+class Play(msgspec.Struct, frozen=True):
+    """What comes before, and what sets it off."""
+
+    setup: Setup
+    prepare: Callable[[Stage], None]
+    begin: Callable[[Stage], None]
+
+
+class Crash(msgspec.Struct, frozen=True):
+    event: int
+    node: int
+    power: bool
+    late: bool
+
+    def __str__(self) -> str:
+        what = "loses its power" if self.power else "crashes"
+        back = "comes back late" if self.late else "comes back at once"
+        return f"n{self.node} {what} behind event {self.event} and {back}"
+
+
+# ---- what is played ----
+
+
+def _change(stage: Stage) -> None:
+    """Two join, and one leaves: whoever leads. There is something to settle before, and something meanwhile."""
+    leader = stage.leader
+    ensemble = tuple(Member(number, 1) for number in stage.world.nodes if number != leader)
+    stage.propose()
+    stage.chaos.steward.change(leader, 0, ensemble=ensemble)
+    stage.propose()
+
+
+def _transfer(stage: Stage) -> None:
+    leader = stage.leader
+    stage.propose()
+    stage.chaos.steward.transfer(leader, 0, to=leader % 3 + 1)
+
+
+def _stop_one(stage: Stage) -> None:
+    """One sleeps through so much that its part of the log is no longer kept."""
+    sleeper = stage.leader % 3 + 1
+    stage.world.crash(sleeper)
+    stage.write(24)
+
+
+def _wake_one(stage: Stage) -> None:
+    for number, node in stage.world.nodes.items():
+        if node.host is None:
+            stage.world.start(number)
+
+
+def _is_over(stage: Stage) -> bool:
+    """Whoever gave a command has been answered, and every member has all that is settled."""
+    commit = stage.invariants.settled[0].commit
+    members = stage.invariants.membership(0).members
+    copies = [stage.world.hosted(member.node, 0) for member in sorted(members)]
+    return not stage.chaos.steward.waiting and all(
+        copy is not None and copy.commit == copy.replica.log.head.offset == commit for copy in copies
+    )
+
+
+TRIO = Setup(SEED, TUNABLES, ((1, 2, 3),), ((),))
+PLAYS: dict[str, Play] = {
+    "change": Play(msgspec.structs.replace(TRIO, outsiders=((4, 5),)), lambda stage: stage.write(3), _change),
+    "transfer": Play(TRIO, lambda stage: stage.write(3), _transfer),
+    "snapshot": Play(TRIO, _stop_one, _wake_one),
+}
+
+
+def begun(name: str) -> Stage:
+    play = PLAYS[name]
+    stage = Stage(play.setup)
+    play.prepare(stage)
+    play.begin(stage)
+    return stage
+
+
+def events_count(name: str) -> int:
+    """How long it takes undisturbed, in events."""
+    stage = begun(name)
+    first = stage.world.events_count
+    stage.until(lambda: _is_over(stage), f"the {name} does not end")
+    count = stage.world.events_count - first
+    stage.heal()
+    return count
+
+
+def crashes(name: str) -> Iterator[Crash]:
+    """Every way to disturb it."""
+    for event in range(events_count(name) + 1):
+        for node in PLAYS[name].setup.nodes:
+            for power in (False, True):
+                for late in (False, True):
+                    yield Crash(event, node, power, late)
+
+
+def survive(name: str, crash: Crash) -> str:
+    """Play it with the crash. What is wrong then; empty if it is as it should be."""
+    try:
+        stage = begun(name)
+        world = stage.world
+        for _ in range(crash.event):
+            world.happen()
+        (world.power_loss if crash.power else world.crash)(crash.node)
+        if crash.late:
+            world.run(world.now + LATE_PACES * PACE_S)
+        if world.nodes[crash.node].host is None:
+            world.start(crash.node)
+        world.run(world.now + LATE_PACES * PACE_S)
+        stage.heal()
+    except (StoreError, Violated, AssertionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

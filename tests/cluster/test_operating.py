@@ -1,0 +1,157 @@
+"""`quorate topic` and `quorate cluster` move copies, leaders and votes of a real cluster, as a person uses them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from quorate.bench.cluster_processes import POLL_S, START_TIMEOUT_S
+from quorate.cli.demo_cluster import DemoCluster
+from quorate.cli.up_directory import free_row
+
+pytestmark = pytest.mark.cluster
+
+
+class Operator:
+    """Types commands."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+
+    def types(self, line: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "quorate", *line.split(), "-b", self.servers]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    def does(self, line: str) -> str:
+        done = self.types(line)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        return done.stdout
+
+    def is_refused(self, line: str) -> str:
+        """In one line."""
+        refused = self.types(line)
+        assert refused.returncode == 2, f"{line}: {refused.stdout} {refused.stderr}"
+        assert refused.stdout == ""
+        assert refused.stderr.count("\n") == 1
+        return refused.stderr
+
+    def row(self, line: str, first: int) -> str:
+        """The row of a table that begins with this number, blanks as one."""
+        rows = [re.sub(r"\s+", " ", row).strip() for row in self.does(line).splitlines()]
+        return next(row for row in rows if row.startswith(f"{first} "))
+
+
+@contextmanager
+def fourth_node(
+    cluster: DemoCluster, directory: Path, port: int, *, replaces: bool = False
+) -> Iterator[None]:
+    """Node 4, formatted and run as a person would; ended as a power failure does."""
+    voters = ",".join(f"{node}=127.0.0.1:{cluster.port + node - 1}" for node in (1, 2, 3))
+    name = next(line.split()[1] for line in cluster.said().splitlines() if line.startswith("Cluster "))
+    quorate = [sys.executable, "-m", "quorate"]
+    told = ["--node", "4", "--listen", f"127.0.0.1:{port}", "--voters", voters, "--cluster", name]
+    subprocess.run(
+        [*quorate, "format", str(directory), *told, *["--replaces"] * replaces],
+        capture_output=True,
+        timeout=START_TIMEOUT_S,
+        check=True,
+    )
+    log = directory / "said.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([*quorate, "node", str(directory)], stdout=output, stderr=output)
+    try:
+        deadline = monotonic() + START_TIMEOUT_S
+        while "registered" not in log.read_text(encoding="utf-8"):
+            assert monotonic() < deadline, log.read_text(encoding="utf-8")
+            sleep(POLL_S)
+        yield
+        assert "Traceback" not in log.read_text(encoding="utf-8")
+    finally:
+        process.kill()
+        process.wait(START_TIMEOUT_S)
+
+
+@pytest.mark.behaviour("YB-12", "YB-13", "YB-15")
+def test_a_fourth_node_joins_copies_leads_votes_and_comes_back_with_a_new_disk(tmp_path: Path) -> None:
+    port, directory = free_row(1), tmp_path / "n4"
+    with DemoCluster(keep=False) as cluster:
+        cluster.start()
+        person = Operator(cluster.bootstrap)
+        person.does("topic create events --partitions 2")
+        with fourth_node(cluster, directory, port):
+            assert person.row("cluster status", 4).split()[2:] == ["up", "follows", "0", "0", "0"]
+            assert "events/0 is on nodes 1, 2, 3, 4\n" in person.does("topic add events --node 4")
+            assert person.does("topic transfer events --to 4").splitlines() == [
+                "events/0 is led by node 4",
+                "events/1 is led by node 4",
+            ]
+            assert person.row("topic describe events", 0).startswith("0 4 ")
+            person.does("topic remove events/1 --node 1")
+            assert "2, 3, 4" in person.row("topic describe events", 1)
+            assert person.does("cluster add 4") == "nodes 1, 2, 3, 4 vote in the metadata group\n"
+            assert person.does("cluster transfer --to 4") == "the metadata group is led by node 4\n"
+            assert person.does("cluster remove 1") == "nodes 2, 3, 4 vote in the metadata group\n"
+            assert " leads " in person.row("cluster status", 4)
+            assert " follows " in person.row("cluster status", 1)
+        shutil.rmtree(directory)
+        with fourth_node(cluster, directory, port, replaces=True):
+            assert "disk lost, does not count" in person.row("cluster status", 4)
+            replaced = person.does("cluster replace 4")
+            assert replaced == "node 4 counts in 2 partitions and the metadata group\n"
+            assert " votes " in person.row("cluster status", 4)
+            assert "has the disk that it had" in person.is_refused("cluster replace 4")
+            person.does("topic remove events/0 --node 4")
+            assert person.does("topic replace events/1 --node 4 --with 1") == "events/1 is on nodes 2, 3, 1\n"
+            moved = person.does("cluster replace 4 --with 1")
+            assert moved == "node 1 counts in 0 partitions and the metadata group in place of node 4\n"
+
+
+def test_what_cannot_be_done_is_said_in_one_line() -> None:
+    with DemoCluster(keep=False) as cluster:
+        cluster.start()
+        person = Operator(cluster.bootstrap)
+        person.does("topic create events --partitions 2")
+        for line, why in {
+            "topic describe evnts": "there is no topic 'evnts'; did you mean 'events'?",
+            "topic describe x": "there is no topic 'x'; there is: events",
+            "topic add events/2 --node 1": "topic 'events' has no partition 2; it has 2, counted from 0",
+            "topic add events/one --node 1": "write NAME, or NAME/PARTITION",
+            "topic add events --node one": "write a node's number",
+            "topic add events --node 0": "write a node's number",
+            "topic add events --node 1": "events/0: node 1 has a copy already; it is on nodes 1, 2, 3",
+            "topic add events --node 9": "events/0: there is no node 9; there are: 1, 2, 3",
+            "topic remove events --node 9": "events/0: node 9 has no copy; it is on nodes 1, 2, 3",
+            "topic remove events --node 1,2,3": "events/0: the last copy cannot be removed",
+            "topic replace events --node 1": "node 1 has the disk that it had",
+            "topic replace events --node 1 --with 2": "events/0: node 2 has a copy already",
+            "topic replace events --node 1 --with 9": "events/0: there is no node 9",
+            "topic transfer events --to 9": "events/0: node 9 has no copy; it is on nodes 1, 2, 3",
+            "cluster transfer --to 9": "node 9 does not vote in the metadata group",
+            "cluster add 9": "there is no node 9; there are: 1, 2, 3",
+            "cluster add 1": "node 1 votes in the metadata group already",
+            "cluster remove 9": "node 9 does not vote in the metadata group",
+            "cluster replace 9": "there is no node 9; there are: 1, 2, 3",
+            "cluster replace 1": "node 1 has the disk that it had",
+            "cluster replace 1 --with 2": "events/0: node 2 has a copy already",
+        }.items():
+            assert why in person.is_refused(line), line
+        # Nothing of it has changed anything.
+        assert "1, 2, 3" in person.row("topic describe events", 0)
+        late = person.types("topic remove events --node 3 --timeout 0.1")
+        assert late.returncode in (0, 1)  # 1: it is ordered, and goes on by itself.
+        deadline = monotonic() + START_TIMEOUT_S
+        while "1, 2, 3" in person.row("topic describe events", 0):
+            assert monotonic() < deadline
+
+
+@pytest.mark.parametrize("line", ["topic describe events", "cluster status", "cluster add 4"])
+def test_a_cluster_that_is_not_there_is_said_in_one_line(line: str) -> None:
+    assert "connection refused" in Operator("127.0.0.1:1").is_refused(line)
