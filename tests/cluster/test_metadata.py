@@ -6,12 +6,22 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from quorate.bench.cluster_processes import Cluster
+from quorate.bench.cluster_processes import START_TIMEOUT_S, Cluster, NodeProcess, free_ports
 from quorate.core.entry import Member, Partition
-from quorate.machine.metadata import METADATA, Command, CreateTopic, DeleteTopic, Topic, command_batch
+from quorate.machine.metadata import (
+    METADATA,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    NodeInfo,
+    Topic,
+    command_batch,
+)
 from quorate.node.client import Client, NotWritten, OutcomeUnknown
+from tests.cluster.growing import GrowingCluster
 from tests.cluster.support import QUICK_RAFT, batch_of, expect_no_traceback, run
 
 pytestmark = pytest.mark.cluster
@@ -172,5 +182,91 @@ def test_a_directory_made_anew_as_if_nothing_had_been_promised_does_not_count(tm
 
                 await cluster.until(there, "the entry to be settled again")
             expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def another_directory(of: NodeProcess, parent: Path, port: int) -> NodeProcess:
+    """Of the same node, and told the same, but for where it listens."""
+    parent.mkdir()
+    config = {**msgspec.json.decode(of.config.read_bytes()), "listen": f"127.0.0.1:{port}"}
+    made = NodeProcess(parent, of.node, port, config)
+    made.command = of.command
+    return made
+
+
+def expect_replaced(process: NodeProcess) -> None:
+    assert process.wait(START_TIMEOUT_S) == 1
+    assert "node 4 was replaced by a directory made later with --replaces" in process.last_words()
+
+
+async def nodes_known(cluster: Cluster, client: Client) -> set[tuple[NodeInfo, ...]]:
+    running = [node.node for node in cluster.nodes.values() if node.process is not None]
+    return {(await client.image(node, ())).nodes for node in running}
+
+
+def test_a_replaced_directory_that_comes_back_ends_and_the_newer_one_goes_on(tmp_path: Path) -> None:
+    """It comes back beside the newer one, and again where that one was, while that one is away."""
+
+    async def main() -> None:
+        with metadata_cluster(tmp_path, nodes=4) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await until_registered(cluster, client)
+                topic = topic_on("t", 1, 2, 4, partitions=1)
+                await settle(client, CreateTopic(topic))
+                held = {node: set(topic.partitions()) for node in (1, 2, 4)}
+                await until_held(cluster, client, held | {3: set()})
+                node = cluster.nodes[4]
+                node.kill()
+                ports = (*free_ports(1), node.address.port)
+                beside, instead = (another_directory(node, tmp_path / f"at-{port}", port) for port in ports)
+                shutil.copytree(node.directory, beside.directory)
+                node.directory.rename(instead.directory)
+                node.format(replaces=True)
+                node.start()
+                await until_registered(cluster, client)
+                (known,) = await nodes_known(cluster, client)
+                for _ in range(2):
+                    beside.start()
+                    expect_replaced(beside)
+                said = beside.output.read_text(encoding="utf-8")
+                assert said.count(", 2 replicas,") == 2  # What it held is still there.
+                assert "trying again" not in said
+                assert await nodes_known(cluster, client) == {known}
+                assert node.stop() == 0
+                instead.start()
+                expect_replaced(instead)
+                node.start()
+                await until_registered(cluster, client)
+                assert await nodes_known(cluster, client) == {known}
+            expect_no_traceback(beside, instead, *cluster.nodes.values())
+
+    run(main())
+
+
+def test_a_node_that_is_replaced_while_it_runs_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        with GrowingCluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await cluster.until_registered(client)
+                older = cluster.join(4, client)
+                await cluster.until_registered(client)
+                (port,) = free_ports(1)
+                newer = another_directory(older, tmp_path / "newer", port)
+                cluster.nodes[4] = newer
+                try:
+                    newer.format(replaces=True)
+                    newer.start()
+                    expect_replaced(older)
+                finally:
+                    if older.process is not None:
+                        older.kill()
+                client.know(4, newer.address)
+                await cluster.until_registered(client)
+                (known,) = await nodes_known(cluster, client)
+                assert [info.port for info in known if info.node == 4] == [port]
+            expect_no_traceback(older, *cluster.nodes.values())
 
     run(main())

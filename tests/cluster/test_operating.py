@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ class Operator:
 @contextmanager
 def fourth_node(
     cluster: DemoCluster, directory: Path, port: int, *, replaces: bool = False
-) -> Iterator[None]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """Node 4, formatted and run as a person would; ended as a power failure does."""
     voters = ",".join(f"{node}=127.0.0.1:{cluster.port + node - 1}" for node in (1, 2, 3))
     name = next(line.split()[1] for line in cluster.said().splitlines() if line.startswith("Cluster "))
@@ -72,10 +73,10 @@ def fourth_node(
         while "registered" not in log.read_text(encoding="utf-8"):
             assert monotonic() < deadline, log.read_text(encoding="utf-8")
             sleep(POLL_S)
-        yield
+        yield process
         assert "Traceback" not in log.read_text(encoding="utf-8")
     finally:
-        process.kill()
+        process.kill()  # Also one that was stopped.
         process.wait(START_TIMEOUT_S)
 
 
@@ -101,9 +102,12 @@ def test_a_fourth_node_joins_copies_leads_votes_and_comes_back_with_a_new_disk(t
             assert person.does("cluster remove 1") == "nodes 2, 3, 4 vote in the metadata group\n"
             assert " leads " in person.row("cluster status", 4)
             assert " follows " in person.row("cluster status", 1)
+        assert "node 4: " in person.row("topic describe events", 0)
+        assert "does not answer" in person.row("topic describe events", 0)
         shutil.rmtree(directory)
         with fourth_node(cluster, directory, port, replaces=True):
             assert "disk lost, does not count" in person.row("cluster status", 4)
+            assert "node 4: disk lost" in person.row("topic describe events", 0)
             replaced = person.does("cluster replace 4")
             assert replaced == "node 4 counts in 2 partitions and the metadata group\n"
             assert " votes " in person.row("cluster status", 4)
@@ -114,10 +118,45 @@ def test_a_fourth_node_joins_copies_leads_votes_and_comes_back_with_a_new_disk(t
             assert moved == "node 1 counts in 0 partitions and the metadata group in place of node 4\n"
 
 
+def test_an_order_goes_on_whatever_becomes_of_who_gave_it(tmp_path: Path) -> None:
+    with DemoCluster(keep=False) as cluster:
+        cluster.start()
+        person = Operator(cluster.bootstrap)
+        person.does("topic create events")
+        with fourth_node(cluster, tmp_path / "n4", free_row(1)) as fourth:
+            fourth.send_signal(signal.SIGSTOP)
+            command = [sys.executable, "-m", "quorate", "topic", "add", "events", "--node", "4"]
+            with subprocess.Popen(
+                [*command, "-b", cluster.bootstrap], stderr=subprocess.PIPE, text=True
+            ) as adding:
+                assert adding.stderr is not None
+                assert adding.stderr.readline().startswith("events/0: to be on 1, 2, 3, 4")
+                adding.send_signal(signal.SIGINT)
+                said = adding.stderr.read()
+            assert "what was ordered stands, and goes on by itself\n" in said
+            assert said.endswith("quorate: interrupted\n")
+            assert adding.returncode == 130
+            refused = person.is_refused("topic add events --node 4")
+            assert "node 4 is to have a copy already; it is to be on nodes 1, 2, 3, 4" in refused
+            fourth.send_signal(signal.SIGCONT)
+            deadline = monotonic() + START_TIMEOUT_S
+            while "events/0 to be on" in person.does("cluster status"):
+                assert monotonic() < deadline
+            fourth.send_signal(signal.SIGSTOP)
+            late = person.types("topic transfer events --to 4")
+            assert late.returncode == 1, late.stderr
+            assert "node 4 did not take over in time; it may yet" in late.stderr
+            fourth.send_signal(signal.SIGCONT)
+            assert person.does("topic transfer events --to 4") == "events/0 is led by node 4\n"
+
+
 def test_what_cannot_be_done_is_said_in_one_line() -> None:
     with DemoCluster(keep=False) as cluster:
         cluster.start()
         person = Operator(cluster.bootstrap)
+        assert "there is no topic 'x'; there is none at all" in person.is_refused("topic describe x")
+        votes = person.is_refused("cluster replace 1 --with 2")
+        assert "the metadata group: node 2 votes already" in votes
         person.does("topic create events --partitions 2")
         for line, why in {
             "topic describe evnts": "there is no topic 'evnts'; did you mean 'events'?",
@@ -125,6 +164,7 @@ def test_what_cannot_be_done_is_said_in_one_line() -> None:
             "topic add events/2 --node 1": "topic 'events' has no partition 2; it has 2, counted from 0",
             "topic add events/one --node 1": "write NAME, or NAME/PARTITION",
             "topic add events --node one": "write a node's number",
+            f"topic add events --node {2**65}": "write a node's number",
             "topic add events --node 0": "write a node's number",
             "topic add events --node 1": "events/0: node 1 has a copy already; it is on nodes 1, 2, 3",
             "topic add events --node 9": "events/0: there is no node 9; there are: 1, 2, 3",
@@ -134,7 +174,7 @@ def test_what_cannot_be_done_is_said_in_one_line() -> None:
             "topic replace events --node 1 --with 2": "events/0: node 2 has a copy already",
             "topic replace events --node 1 --with 9": "events/0: there is no node 9",
             "topic transfer events --to 9": "events/0: node 9 has no copy; it is on nodes 1, 2, 3",
-            "cluster transfer --to 9": "node 9 does not vote in the metadata group",
+            "cluster transfer --to 9": "there is no node 9; there are: 1, 2, 3",
             "cluster add 9": "there is no node 9; there are: 1, 2, 3",
             "cluster add 1": "node 1 votes in the metadata group already",
             "cluster remove 9": "node 9 does not vote in the metadata group",

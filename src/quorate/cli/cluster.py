@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorate.cli import say
-from quorate.cli.options import NOT_THERE_YET, SERVERS, WAIT_S, NoWait, Servers, Timeout
+from quorate.cli.options import SERVERS, WAIT_S, NoWait, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ cluster_app = typer.Typer(
     no_args_is_help=True, help="Look after a running cluster: its nodes and its metadata group."
 )
 
-Result = TypeVar("Result")
 NodeArgument = Annotated[int, typer.Argument(metavar="NODE", min=1, help="A node's number.")]
 
 CHANGE_EPILOG = """\b
@@ -106,6 +105,7 @@ def transfer(
     from quorate.machine.metadata import METADATA
 
     async def work(orders: Orders) -> None:
+        _expect_known(to, (await orders.image()).nodes)
         if to not in await _voters(orders):
             raise WrongUsage(f"node {to} does not vote in the metadata group; `quorate cluster add {to}`")
         await orders.transfer(METADATA, "the metadata group", to)
@@ -118,12 +118,15 @@ def add(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_
     """Let one more node vote in the metadata group."""
 
     async def work(orders: Orders) -> list[int]:
+        _expect_known(node, (await orders.image()).nodes)
         voters = await _voters(orders)
         if node in voters:
             raise WrongUsage(f"node {node} votes in the metadata group already")
-        return await _change_voters(orders, [*voters, node], timeout)
+        nodes = sorted([*voters, node])
+        await orders.change_voters(nodes, timeout)
+        return nodes
 
-    _tell_voters(servers, work, timeout)
+    _tell_voters(servers, work)
 
 
 def remove(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_S) -> None:
@@ -135,9 +138,11 @@ def remove(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WA
             raise WrongUsage(f"node {node} does not vote in the metadata group")
         if len(voters) == 1:
             raise WrongUsage(f"node {node} is the last that votes in the metadata group; add another first")
-        return await _change_voters(orders, [voter for voter in voters if voter != node], timeout)
+        nodes = sorted(voter for voter in voters if voter != node)
+        await orders.change_voters(nodes, timeout)
+        return nodes
 
-    _tell_voters(servers, work, timeout)
+    _tell_voters(servers, work)
 
 
 def replace(
@@ -153,8 +158,8 @@ def replace(
     timeout: Timeout = WAIT_S,
 ) -> None:
     """Let another node, or the same one with a new disk, take a node's place wherever it counts."""
-    from quorate.cli.orders import carry_out, until_reached
-    from quorate.cli.topic_copies import STILL_THERE, swapped, wanted_nodes
+    from quorate.cli.orders import carry_out, listed, until_reached
+    from quorate.cli.topic_copies import STILL_THERE, copies_of, swapped
 
     new = with_ or node
 
@@ -163,14 +168,19 @@ def replace(
         _expect_known(new, image.nodes)
         voters = await _voters(orders)
         wanted = [
-            (topic, number, swapped(f"{topic.name}/{number}", wanted_nodes(topic, number), node, new))
+            (topic, number, swapped(copies_of(topic, number), node, new))
             for topic in image.topics
             for number in range(len(topic.ensembles))
-            if node in wanted_nodes(topic, number)
+            if node in copies_of(topic, number).nodes
         ]
         if node not in voters and not wanted:
             raise WrongUsage(f"node {node} has no copy of anything, and no vote in the metadata group")
         votes = node in voters
+        if votes and new != node and new in voters:
+            raise WrongUsage(
+                f"the metadata group: node {new} votes already, as do {listed(sorted(voters))}; take the vote away "
+                f"with `quorate cluster remove {node}`, and move copies with `quorate topic replace`"
+            )
         if new == node:
             (life,) = [info.incarnation for info in image.nodes if info.node == node]
             votes = votes and voters[node] != life
@@ -179,32 +189,20 @@ def replace(
                 raise WrongUsage(STILL_THERE.format(node=node))
         if votes:  # First of all: everything else is agreed on there.
             nodes = sorted(voters) if new == node else sorted({*voters, new} - {node})
-            await _change_voters(orders, nodes, timeout)
+            await orders.change_voters(nodes, timeout)
         for topic, number, nodes in wanted:
             await orders.change_topic(topic, number, nodes)
         names = sorted({topic.name for topic, _, _ in wanted})
-        if names and not no_wait and not await until_reached(orders, names, timeout):
-            raise NotYet
+        if names and not no_wait:
+            await until_reached(orders, names, timeout)
         copies = f"{len(wanted)} partition{'s' * (len(wanted) != 1)}"
         return f"{copies} and the metadata group" if votes else copies
 
-    done = _or_not_yet(lambda: carry_out(servers, work), timeout)
+    done = carry_out(servers, work)
     if no_wait:
         print(f"ordered for {done}; `quorate cluster status` shows how far")
     else:
         print(f"node {new} counts in {done}" + (f" in place of node {node}" if new != node else ""))
-
-
-class NotYet(Exception):
-    """It is ordered, and goes on by itself."""
-
-
-def _or_not_yet(work: Callable[[], Result], timeout_s: float) -> Result:
-    try:
-        return work()
-    except NotYet:
-        say.progress_line(f"not yet so after {timeout_s:g} s; it goes on by itself, or order something else")
-        raise typer.Exit(NOT_THERE_YET) from None
 
 
 async def _voters(orders: Orders) -> dict[int, int]:
@@ -219,21 +217,15 @@ async def _voters(orders: Orders) -> dict[int, int]:
     return {member.node: member.incarnation for member in (membership.wanted or membership).ensemble}
 
 
-async def _change_voters(orders: Orders, nodes: list[int], timeout_s: float) -> list[int]:
-    _expect_known(nodes[-1], (await orders.image()).nodes)
-    if not await orders.change_voters(nodes, timeout_s):
-        raise NotYet
-    return sorted(nodes)
-
-
 def _expect_known(node: int, known: tuple[NodeInfo, ...]) -> None:
     if all(info.node != node for info in known):
         there = ", ".join(str(info.node) for info in known)
         raise WrongUsage(f"there is no node {node}; there are: {there}")
 
 
-def _tell_voters(servers: str, work: Callable[[Orders], Awaitable[list[int]]], timeout_s: float) -> None:
+def _tell_voters(servers: str, work: Callable[[Orders], Awaitable[list[int]]]) -> None:
     from quorate.cli.orders import carry_out, listed
 
-    voters = _or_not_yet(lambda: carry_out(servers, work), timeout_s)
-    print(f"nodes {listed(voters)} vote in the metadata group")
+    voters = carry_out(servers, work)
+    who = f"nodes {listed(voters)} vote" if len(voters) > 1 else f"node {voters[0]} votes"
+    print(f"{who} in the metadata group")

@@ -29,7 +29,8 @@ from quorate.cli import (
     topic,
     up,
 )
-from quorate.cli.wrong import WrongUsage, in_one_line
+from quorate.cli.options import NOT_THERE_YET
+from quorate.cli.wrong import NotYet, WrongUsage, in_one_line
 
 WRONG_USAGE, INTERRUPTED, READER_LEFT, ENDED = 2, 130, 141, 143
 """The last three as a shell reports a process that SIGINT, SIGPIPE or SIGTERM ended."""
@@ -76,6 +77,9 @@ def run(arguments: Sequence[str]) -> int:
     except WrongUsage as wrong:
         _complain(str(wrong))
         return WRONG_USAGE
+    except NotYet as not_yet:
+        _complain(str(not_yet))
+        return NOT_THERE_YET
     except typer.TyperException as wrong:
         _complain(_with_pointer(wrong))
         return WRONG_USAGE

@@ -13,10 +13,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from quorate.cli import say
-from quorate.cli.wrong import WrongUsage, no_such
+from quorate.cli.wrong import NotYet, WrongUsage, no_such
 from quorate.core.entry import Membership, Partition, partition_of
 from quorate.machine.metadata import METADATA, Topic
-from quorate.node.client import BadRequest, Client, NotDone, OutcomeUnknown, Unreachable
+from quorate.node.client import BadRequest, Client, NotDone, NotInTime, OutcomeUnknown, Unreachable
 from quorate.node.config import Address
 from quorate.node.requests import Image, ReplicaStatus, Status
 
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 20.0
 STATUS_TIMEOUT_S = 2.0
+SOON_S = 0.5
+"""A node that is well answers by then; others are asked before one is waited for."""
+NODE_DIGITS_MAX = 18
 LOOK_EVERY_S = 0.25
+
+MAY_STAND = "the order may be given already; it goes on by itself then"
+STANDS = "what was ordered stands, and goes on by itself"
 
 Result = TypeVar("Result")
 
@@ -40,19 +46,27 @@ class Orders:
         self._seen = -1
         """The version of the image, likewise: what was changed since is not changed by what was seen."""
         self._home = 0
+        self.standing = ""
+        """What is to be said of orders that were given, if a person interrupts."""
 
     async def image(self, topics: Sequence[str] | None = None) -> Image:
         """What the cluster is, as the home knows it."""
         wanted = None if topics is None else tuple(topics)
         why = "nobody answers"
-        for node in dict.fromkeys((self._home or self.client.nodes[0], *self.client.nodes)):
-            try:
-                image = await self.client.image(node, wanted)
-            except (Unreachable, BadRequest) as error:
-                why = str(error)
-                continue
-            self._home, self.lost, self._seen = node, frozenset(image.lost), image.version
-            return image
+        nodes = tuple(dict.fromkeys((self._home or self.client.nodes[0], *self.client.nodes)))
+        for patience_s in (SOON_S, TIMEOUT_S):
+            for node in nodes:
+                try:
+                    async with asyncio.timeout(patience_s):
+                        image = await self.client.image(node, wanted)
+                except (Unreachable, BadRequest) as error:
+                    why = str(error)
+                    continue
+                except TimeoutError:
+                    why = f"node {node}: no answer"
+                    continue
+                self._home, self.lost, self._seen = node, frozenset(image.lost), image.version
+                return image
         raise WrongUsage(f"the cluster does not answer: {why}; is it up?")
 
     async def topic(self, name: str) -> Topic:
@@ -61,12 +75,12 @@ class Orders:
             raise no_such("topic", name, [topic.name for topic in (await self.image()).topics])
         return image.topics[0]
 
-    async def statuses(self) -> dict[int, Status]:
+    async def statuses(self, timeout_s: float = STATUS_TIMEOUT_S) -> dict[int, Status]:
         """Of all nodes that answer soon."""
 
         async def of(node: int) -> Status | None:
             try:
-                async with asyncio.timeout(STATUS_TIMEOUT_S):
+                async with asyncio.timeout(timeout_s):
                     return await self.client.status(node)
             except (Unreachable, TimeoutError):
                 return None
@@ -79,24 +93,30 @@ class Orders:
         partition = partition_of(topic.id, number)
         self.client.expect_leader(partition, self._home)
         change = self.client.change(partition, nodes, seen=self._seen, timeout_s=TIMEOUT_S)
+        self.standing = self.standing or MAY_STAND
         await self._give(f"{topic.name}/{number}", change)
+        self.standing = STANDS
 
-    async def change_voters(self, nodes: Sequence[int], timeout_s: float) -> bool:
-        """Whether it is so, after that time at the latest."""
+    async def change_voters(self, nodes: Sequence[int], timeout_s: float) -> None:
+        """Until it is so; raises NotYet after that time."""
+        self.standing = self.standing or MAY_STAND
         try:
             await self.client.change(METADATA, nodes, timeout_s=timeout_s)
         except OutcomeUnknown:
-            return False
+            raise not_yet(timeout_s) from None
         except (NotDone, BadRequest) as refused:
             raise WrongUsage(f"the metadata group: {refused}") from refused
-        return True
+        self.standing = STANDS
 
     async def transfer(self, partition: Partition, what: str, to: int) -> None:
+        self.standing = MAY_STAND
         await self._give(what, self.client.transfer(partition, to, timeout_s=TIMEOUT_S))
 
     async def _give(self, what: str, order: Awaitable[None]) -> None:
         try:
             await order
+        except NotInTime as late:
+            raise NotYet(f"{what}: {late}; it may yet: look again") from late
         except (NotDone, BadRequest) as refused:
             raise WrongUsage(f"{what}: {refused}") from refused
         except OutcomeUnknown as unknown:
@@ -115,7 +135,13 @@ def carry_out(servers: str, work: Callable[[Orders], Awaitable[Result]]) -> Resu
     async def main() -> Result:
         nodes = {node: Address(*address) for node, address in addresses.items()}
         async with Client(name, nodes) as client:
-            return await work(Orders(client))
+            orders = Orders(client)
+            try:
+                return await work(orders)
+            except asyncio.CancelledError:  # Ctrl-C.
+                if orders.standing:
+                    say.progress_line(orders.standing)
+                raise
 
     return asyncio.run(main())
 
@@ -137,25 +163,29 @@ def reached(servers: str) -> Iterator[Cluster]:
 # ---- waiting until a change has got there ----
 
 
-async def until_reached(orders: Orders, names: Sequence[str], timeout_s: float) -> bool:
-    """Whether no change of these topics is open any more; tells on stderr how far the open ones are."""
+async def until_reached(orders: Orders, names: Sequence[str], timeout_s: float) -> None:
+    """Until no change of these topics is open any more; tells on stderr how far the open ones are."""
     deadline = monotonic() + timeout_s
     said = ""
     while True:
         topics = (await orders.image(names)).topics
         going_on = [(topic, number) for topic in topics for number in sorted(topic.changes)]
         if not going_on:
-            return True
+            return
         if monotonic() >= deadline:
-            return False
+            raise not_yet(timeout_s)
         topic, number = going_on[0]
-        leader = leader_status(await orders.statuses(), partition_of(topic.id, number))
+        leader = leader_status(await orders.statuses(SOON_S), partition_of(topic.id, number))
         more = f", and {len(going_on) - 1} more" if len(going_on) > 1 else ""
         line = f"{topic.name}/{number}: {phase(topic, number, leader)}{more}"
         if line != said:
             say.progress_line(line)
             said = line
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+def not_yet(timeout_s: float) -> NotYet:
+    return NotYet(f"not yet so after {timeout_s:g} s; it goes on by itself, or order something else")
 
 
 def phase(topic: Topic, number: int, leader: ReplicaStatus | None) -> str:
@@ -209,6 +239,7 @@ def nodes_of(membership: Membership) -> str:
 def parse_nodes(text: str, option: str) -> list[int]:
     """`4` or `4,5`."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
+    digits = [part for part in parts if part.isascii() and part.isdecimal() and len(part) <= NODE_DIGITS_MAX]
+    if digits != parts or not all(map(int, parts)):
         raise WrongUsage(f"{option} {text!r}: write a node's number, with commas between several")
     return [int(part) for part in parts]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from quorate.cli import say
-from quorate.cli.options import NOT_THERE_YET, SERVERS, WAIT_S, NoWait, Servers, Timeout
+from quorate.cli.options import SERVERS, WAIT_S, NoWait, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -21,8 +21,31 @@ Target = Annotated[
 ]
 Nodes = Annotated[str, typer.Option("--node", metavar="N[,M]", help="Which nodes.")]
 
-NewNodes = Callable[[str, list[int]], list[int]]
-"""From a partition's name and the nodes that copy it to those that shall."""
+
+class Copies(NamedTuple):
+    """The nodes that copy a partition; or that shall, where a change is open."""
+
+    name: str
+    nodes: list[int]
+    is_open: bool
+
+    @property
+    def where(self) -> str:
+        """They, in words."""
+        nodes = ", ".join(map(str, self.nodes))
+        return f"it is to be on nodes {nodes}" if self.is_open else f"it is on nodes {nodes}"
+
+    def has_already(self, node: int) -> WrongUsage:
+        has = "is to have a copy" if self.is_open else "has a copy"
+        return WrongUsage(f"{self.name}: node {node} {has} already; {self.where}")
+
+    def has_none(self, node: int) -> WrongUsage:
+        has = "is to have no copy" if self.is_open else "has no copy"
+        return WrongUsage(f"{self.name}: node {node} {has}; {self.where}")
+
+
+NewNodes = Callable[[Copies], list[int]]
+"""From the nodes that copy a partition to those that shall."""
 
 WAITING = """
 A new copy follows first, and counts when it has caught up; writing goes on meanwhile.
@@ -42,7 +65,7 @@ quorate topic transfer events --to 2      every partition
 
 \b
 [bold]Exit code[/bold]
-0 that node leads, 2 it cannot be done.
+0 that node leads, 1 it has not taken over yet, and may, 2 it cannot be done.
 """
 ADD_EPILOG = f"""\b
 [bold]Examples[/bold]
@@ -58,6 +81,7 @@ REPLACE_EPILOG = f"""\b
 quorate topic replace events --node 3 --with 4
 quorate topic replace events --node 3     the same node, after its disk was lost
 {WAITING}"""
+PARTITION_DIGITS_MAX = 9
 
 
 def register(topic_app: typer.Typer) -> None:
@@ -83,20 +107,39 @@ async def _rows(orders: Orders, name: str) -> list[tuple[str, ...]]:
 
     topic, statuses = await orders.topic(name), await orders.statuses()
     rows: list[tuple[str, ...]] = []
+    up = set(statuses)
     for number, ensemble in enumerate(topic.ensembles):
         leader = leader_status(statuses, partition_of(topic.id, number))
         change = topic.changes.get(number)
         wanted = listed([member.node for member in change.wanted]) if change is not None else ""
         if leader is None:
-            copies = listed([member.node for member in ensemble])
-            rows.append((str(number), "none", "", copies, "", wanted, "", ""))
+            nodes = [member.node for member in ensemble]
+            missing = ", ".join(_missing(orders, name, number, nodes, up, {}))
+            rows.append((str(number), "none", "", listed(nodes), "", wanted, "", missing))
             continue
-        lags = [f"node {node}: {lag:,}" for node, lag in leader.lags.items() if lag > 0]
+        nodes = sorted({member.node for member in leader.membership.members})
+        behind = ", ".join(_missing(orders, name, number, nodes, up, leader.lags))
         learners = listed([member.node for member in leader.membership.learners])
         settled = f"{leader.commit:,}"
         place = str(leader.me.node), str(leader.epoch), nodes_of(leader.membership), learners
-        rows.append((str(number), *place, wanted, settled, ", ".join(lags) or "nobody"))
+        rows.append((str(number), *place, wanted, settled, behind or "nobody"))
     return rows
+
+
+def _missing(
+    orders: Orders, name: str, number: int, nodes: list[int], up: set[int], lags: dict[int, int]
+) -> list[str]:
+    """Which copies are not there, or are behind. A copy that lacks nothing may yet be on a node that is down."""
+    found = []
+    for node in nodes:
+        lag = [f"{lags[node]:,}"] if lags.get(node, 0) > 0 else []
+        if (name, number, node) in orders.lost:
+            found.append(f"node {node}: disk lost")
+        elif node not in up:
+            found.append(f"node {node}: {', '.join([*lag, 'does not answer'])}")
+        elif lag:
+            found.append(f"node {node}: {lag[0]}")
+    return found
 
 
 def transfer(
@@ -105,7 +148,7 @@ def transfer(
     servers: Servers = SERVERS,
 ) -> None:
     """Let another node lead. Nothing is lost; writers wait for a moment."""
-    from quorate.cli.orders import carry_out, listed
+    from quorate.cli.orders import carry_out
     from quorate.core.entry import partition_of
 
     async def work(orders: Orders) -> None:
@@ -113,9 +156,7 @@ def transfer(
         for number in numbers:
             nodes = [member.node for member in topic.ensembles[number]]
             if to not in nodes:
-                raise WrongUsage(
-                    f"{topic.name}/{number}: node {to} has no copy; it is on nodes {listed(nodes)}"
-                )
+                raise Copies(f"{topic.name}/{number}", nodes, is_open=False).has_none(to)
         for number in numbers:
             await orders.transfer(partition_of(topic.id, number), f"{topic.name}/{number}", to)
             print(f"{topic.name}/{number} is led by node {to}")
@@ -131,15 +172,15 @@ def add(
     timeout: Timeout = WAIT_S,
 ) -> None:
     """Let more nodes copy a topic."""
-    from quorate.cli.orders import listed, parse_nodes
+    from quorate.cli.orders import parse_nodes
 
     more = parse_nodes(node, "--node")
 
-    def added(name: str, nodes: list[int]) -> list[int]:
+    def added(copies: Copies) -> list[int]:
         for each in more:
-            if each in nodes:
-                raise WrongUsage(f"{name}: node {each} has a copy already; it is on nodes {listed(nodes)}")
-        return nodes + more
+            if each in copies.nodes:
+                raise copies.has_already(each)
+        return copies.nodes + more
 
     _change(target, added, servers, no_wait=no_wait, timeout_s=timeout)
 
@@ -152,17 +193,19 @@ def remove(
     timeout: Timeout = WAIT_S,
 ) -> None:
     """Let fewer nodes copy a topic."""
-    from quorate.cli.orders import listed, parse_nodes
+    from quorate.cli.orders import parse_nodes
 
     fewer = parse_nodes(node, "--node")
 
-    def removed(name: str, nodes: list[int]) -> list[int]:
+    def removed(copies: Copies) -> list[int]:
         for each in fewer:
-            if each not in nodes:
-                raise WrongUsage(f"{name}: node {each} has no copy; it is on nodes {listed(nodes)}")
-        left = [each for each in nodes if each not in fewer]
+            if each not in copies.nodes:
+                raise copies.has_none(each)
+        left = [each for each in copies.nodes if each not in fewer]
         if not left:
-            raise WrongUsage(f"{name}: the last copy cannot be removed; `quorate topic delete` removes all")
+            raise WrongUsage(
+                f"{copies.name}: the last copy cannot be removed; `quorate topic delete` removes all"
+            )
         return left
 
     _change(target, removed, servers, no_wait=no_wait, timeout_s=timeout)
@@ -182,20 +225,18 @@ def replace(
     """Let another node copy a topic in place of one, or the same one whose disk was lost."""
     new = with_ or node
 
-    def replaced(name: str, nodes: list[int]) -> list[int]:
-        return swapped(name, nodes, node, new)
+    def replaced(copies: Copies) -> list[int]:
+        return swapped(copies, node, new)
 
     _change(target, replaced, servers, no_wait=no_wait, timeout_s=timeout, lost=node if new == node else 0)
 
 
-def swapped(name: str, nodes: list[int], old: int, new: int) -> list[int]:
-    from quorate.cli.orders import listed
-
-    if old not in nodes:
-        raise WrongUsage(f"{name}: node {old} has no copy; it is on nodes {listed(nodes)}")
-    if new != old and new in nodes:
-        raise WrongUsage(f"{name}: node {new} has a copy already; it is on nodes {listed(nodes)}")
-    return [new if each == old else each for each in nodes]
+def swapped(copies: Copies, old: int, new: int) -> list[int]:
+    if old not in copies.nodes:
+        raise copies.has_none(old)
+    if new != old and new in copies.nodes:
+        raise copies.has_already(new)
+    return [new if each == old else each for each in copies.nodes]
 
 
 STILL_THERE = (
@@ -210,38 +251,32 @@ def _change(
     """`lost`: only where that node's copy was on a disk that is gone."""
     from quorate.cli.orders import carry_out, listed, until_reached
 
-    async def work(orders: Orders) -> bool:
+    async def work(orders: Orders) -> None:
         topic, numbers = await _found(orders, target)
         if lost:
-            new_nodes(f"{topic.name}/{numbers[0]}", wanted_nodes(topic, numbers[0]))
+            new_nodes(copies_of(topic, numbers[0]))
             numbers = [number for number in numbers if (topic.name, number, lost) in orders.lost]
             if not numbers:
                 raise WrongUsage(STILL_THERE.format(node=lost))
-        wanted = {
-            number: new_nodes(f"{topic.name}/{number}", wanted_nodes(topic, number)) for number in numbers
-        }
+        wanted = {number: new_nodes(copies_of(topic, number)) for number in numbers}
         for number, nodes in wanted.items():
             await orders.change_topic(topic, number, nodes)
         if no_wait:
             print(
                 f"{target} is ordered to be on other nodes; `quorate topic describe {topic.name}` shows how far"
             )
-            return True
-        if not await until_reached(orders, (topic.name,), timeout_s):
-            return False
+            return
+        await until_reached(orders, (topic.name,), timeout_s)
         topic = await orders.topic(topic.name)
         for number in numbers:
-            print(f"{topic.name}/{number} is on nodes {listed(wanted_nodes(topic, number))}")
-        return True
+            print(f"{topic.name}/{number} is on nodes {listed(copies_of(topic, number).nodes)}")
 
-    if not carry_out(servers, work):
-        say.progress_line(f"not yet so after {timeout_s:g} s; it goes on by itself, or order something else")
-        raise typer.Exit(NOT_THERE_YET)
+    carry_out(servers, work)
 
 
-def wanted_nodes(topic: Topic, number: int) -> list[int]:
-    """The nodes that copy a partition, or that shall, where a change is open."""
-    return [member.node for member in topic.wanted(number)]
+def copies_of(topic: Topic, number: int) -> Copies:
+    nodes = [member.node for member in topic.wanted(number)]
+    return Copies(f"{topic.name}/{number}", nodes, number in topic.changes)
 
 
 async def _found(orders: Orders, target: str) -> tuple[Topic, list[int]]:
@@ -250,6 +285,6 @@ async def _found(orders: Orders, target: str) -> tuple[Topic, list[int]]:
         raise WrongUsage(f"{target!r}: write NAME, or NAME/PARTITION with a partition's number")
     topic = await orders.topic(name)
     count = len(topic.ensembles)
-    if slash and int(text) >= count:
+    if slash and (len(text) > PARTITION_DIGITS_MAX or int(text) >= count):
         raise WrongUsage(f"topic {name!r} has no partition {text}; it has {count}, counted from 0")
     return topic, [int(text)] if slash else list(range(count))

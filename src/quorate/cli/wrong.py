@@ -11,11 +11,17 @@ class WrongUsage(Exception):
     """One line for stderr; the command ends with exit code 2."""
 
 
+class NotYet(Exception):
+    """It is ordered, and goes on by itself, or may: one line for stderr; the command ends with exit code 1."""
+
+
 def no_such(kind: str, name: str, known: Iterable[str]) -> WrongUsage:
     """A name that nothing has; the nearest one is suggested, or all are listed."""
     names = list(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
-    advice = f"did you mean {close[0]!r}?" if close else f"there is: {', '.join(names) or 'none'}"
+    advice = f"there is: {', '.join(names)}" if names else "there is none at all"
+    if close:
+        advice = f"did you mean {close[0]!r}?"
     return WrongUsage(f"there is no {kind} {name!r}; {advice}")
 
 

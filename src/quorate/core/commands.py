@@ -13,6 +13,9 @@ class ChangeMembership(msgspec.Struct, frozen=True, gc=False):
     request: int
     ensemble: tuple[Member, ...]
     learners: tuple[Member, ...] = ()
+    version: int = 0
+    """Rises from order to order, where somebody keeps count: one that is older than what was ordered since is
+    refused, however late it arrives."""
 
 
 class TransferLeadership(msgspec.Struct, frozen=True, gc=False):

@@ -80,6 +80,7 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
 
     ensemble: tuple[Member, ...]
     learners: tuple[Member, ...] = ()
+    version: int = 0
 
 
 class Membership(msgspec.Struct, frozen=True, gc=False, tag="membership"):
@@ -94,6 +95,8 @@ class Membership(msgspec.Struct, frozen=True, gc=False, tag="membership"):
     learners: tuple[Member, ...] = ()
     outgoing: tuple[Member, ...] = ()
     wanted: Wanted | None = None
+    version: int = 0
+    """Of the newest order that it came from."""
 
     @property
     def voters(self) -> frozenset[Member]:

@@ -57,8 +57,15 @@ def same_entry(frame: Frame, header: Header) -> bool:
     return found.offset == header.offset and found.epoch == header.epoch and found.count == header.count
 
 
-def header_of(parsed: batch.BatchHeader) -> Header:
-    """A proposed batch as the core sees it."""
-    flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
-    size = parsed.length + batch.LENGTH_EXCLUDES
-    return Header(0, 0, parsed.last_offset_delta + 1, size, Kind.RECORDS, flags, parsed.crc)
+def headers_of(payloads: Sequence[Buffer]) -> tuple[tuple[Header, ...], batch.BatchHeader | None]:
+    """Proposed batches as the core sees them; and the one with a producer id, if there is one."""
+    headers = []
+    produced: batch.BatchHeader | None = None
+    for payload in payloads:
+        parsed = batch.parse_batch_header(payload)
+        flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
+        size = parsed.length + batch.LENGTH_EXCLUDES
+        headers.append(Header(0, 0, parsed.last_offset_delta + 1, size, Kind.RECORDS, flags, parsed.crc))
+        if parsed.producer_id >= 0:
+            produced = parsed
+    return tuple(headers), produced

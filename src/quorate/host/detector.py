@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 
-class DetectorSettings(msgspec.Struct, frozen=True, gc=False):
+class DetectorSettings(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     ping_s: float = 0.25
     suspect_s: float = 1.5
 

@@ -19,12 +19,11 @@ from typing import Any
 
 import msgspec
 
-from quorate import batch
 from quorate.core import commands, effects, events
 from quorate.core.carrying import CarriesChunk
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Header, Kind, Member, Partition, Snapshot, Span
-from quorate.host.contract import NOTHING, Context, HostSettings, Observer, header_of, same_entry
+from quorate.host.contract import NOTHING, Context, HostSettings, Observer, headers_of, same_entry
 from quorate.host.detector import Detector
 from quorate.host.feeder import Feeder
 from quorate.host.parcel import Parcel, Ping, packed, unpacked
@@ -125,6 +124,7 @@ class Host:
         for reader in hosted.readers:
             reader.answer(Reply(reader.reply.request, Outcome.UNKNOWN))
         hosted.readers.clear()
+        self._watch_peers()
         self._drain()
 
     def _start(self, partition: Partition, record: ReplicaRecord) -> None:
@@ -171,28 +171,27 @@ class Host:
         hosted = self.hosted[partition]
         hosted.requests += 1
         request = hosted.requests
-        if self.store.waiting_bytes > self._settings.waiting_bytes_max:
-            answer(Reply(request, Outcome.BUSY, leader=hosted.replica.leader))
-            return
-        if not self.store.room_for(sum(map(len, payloads))):
-            answer(Reply(request, Outcome.FULL, leader=hosted.replica.leader))
-            return
-        headers = []
-        produced: batch.BatchHeader | None = None
-        for payload in payloads:
-            parsed = batch.parse_batch_header(payload)
-            headers.append(header_of(parsed))
-            if parsed.producer_id >= 0:
-                produced = parsed
+        headers, produced = headers_of(payloads)
         context = Context(payloads=payloads)
         if produced is not None and hosted.desk is not None:
             context.numbered = numbered(produced) if len(headers) == 1 else None
             if context.numbered is None:
                 answer(Reply(request, Outcome.OUT_OF_ORDER, leader=hosted.replica.leader))
                 return
+        no_room = self._why_no_room(payloads)
+        if no_room is not None:
+            if context.numbered is not None and hosted.desk is not None:
+                hosted.desk.turn_away(context.numbered)
+            answer(Reply(request, no_room, leader=hosted.replica.leader))
+            return
         hosted.answers[request] = answer
-        self._tell(hosted, events.Proposed(request, tuple(headers), self._wall_ms()), context)
+        self._tell(hosted, events.Proposed(request, headers, self._wall_ms()), context)
         self._drain()
+
+    def _why_no_room(self, payloads: Sequence[Buffer]) -> Outcome | None:
+        if self.store.waiting_bytes > self._settings.waiting_bytes_max:
+            return Outcome.BUSY
+        return None if self.store.room_for(sum(map(len, payloads))) else Outcome.FULL
 
     def read(
         self, now: float, partition: Partition, level: events.ReadLevel, answer: Answer, *, offset: int = -1
@@ -224,12 +223,13 @@ class Host:
         *,
         ensemble: tuple[Member, ...],
         learners: tuple[Member, ...] = (),
+        version: int = 0,
     ) -> None:
         """Let the ensemble be this one; answered when it is, or why not."""
         self._now = now
         hosted = self.hosted[partition]
         request = hosted.expect(answer)
-        command = commands.ChangeMembership(request, tuple(sorted(ensemble)), tuple(sorted(learners)))
+        command = commands.ChangeMembership(request, ensemble, learners, version)
         self._tell(hosted, events.Commanded(command))
         self._drain()
 

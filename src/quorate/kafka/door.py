@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from quorate.kafka.broker import Broker
 from quorate.kafka.call import Call
+from quorate.kafka.retrying import Retrying
 from quorate.node.config import BadConfig
 from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.messages import Api, read_head
@@ -78,6 +79,7 @@ class Door(asyncio.Protocol):
         self._outgoing_bytes = 0
         self._held_back = False
         self._write_full = False
+        self.retrying = Retrying()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- called by the event loop ---

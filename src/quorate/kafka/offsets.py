@@ -72,17 +72,17 @@ class Listing:
 
     async def run(self, request: Any) -> None:
         found = {
-            (topic.name, number): self._find(topic.name, wanted)
-            for topic in request.topics
+            (place, number): self._find(topic.name, wanted)
+            for place, topic in enumerate(request.topics)  # A topic may be named twice.
             for number, wanted in enumerate(topic.partitions)
         }
         to_be_current = {each.partition for each in found.values() if each.needs_current}
         errors = await self._not_current(to_be_current)
         topics = []
-        for topic in request.topics:
+        for place, topic in enumerate(request.topics):
             partitions = []
             for number, wanted in enumerate(topic.partitions):
-                asked = found[topic.name, number]
+                asked = found[place, number]
                 error = asked.error or (errors[asked.partition] if asked.needs_current else ErrorCode.none)
                 partitions.append(await self._answer(asked._replace(error=error), wanted))
             topics.append({"name": topic.name, "partitions": partitions})

@@ -5,11 +5,16 @@ quorum, and there is no weaker choice yet. With acks=0 no response is sent, and 
 refused is disconnected, as Kafka does, so that it notices.
 
 A batch is looked at as far as its header; its checksum is verified, its records are not opened.
+
+A producer with an id may have sent a batch before, and that one may be in the log. So whatever it is told to try
+again is "possibly written" or says nothing about earlier attempts, and what comes right behind such a batch is not
+called out of order (retrying.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +25,7 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
 from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
+from quorate.machine.producers import Numbered, numbered
 from quorate.wire.produce import PartitionAnswer, encode_response, parse_request
 
 if TYPE_CHECKING:
@@ -33,6 +39,7 @@ MESSAGE_BYTES_DEFAULT = 1_048_588
 TIMEOUT_MS_MAX = 5 * 60_000
 COMPRESSION_GREATEST = 4
 _MAGIC_AT = 16
+_UNDECIDED = -1
 
 _ERRORS: dict[Outcome, int] = {
     Outcome.SETTLED: ErrorCode.none,
@@ -46,6 +53,8 @@ _ERRORS: dict[Outcome, int] = {
     Outcome.FENCED: ErrorCode.invalid_producer_epoch,
     Outcome.DUPLICATE: ErrorCode.duplicate_sequence_number,
 }
+_AGAIN = (Outcome.NOT_LEADER, Outcome.UNKNOWN, Outcome.BUSY, Outcome.FULL)
+"""After these a producer sends the batch again."""
 
 
 def handle(broker: Broker, call: Call) -> None:
@@ -64,7 +73,7 @@ class Refused(Exception):
 class Producing:
     """One request: its batches are proposed at once, and it is answered when the last of them is decided."""
 
-    __slots__ = ("_acks", "_broker", "_call", "_missing_count", "_timer", "_topics")
+    __slots__ = ("_acks", "_broker", "_call", "_missing_count", "_proposed", "_timer", "_topics")
 
     def __init__(self, broker: Broker, call: Call) -> None:
         request = parse_request(call.frame, call.head.body_at, call.head.version)
@@ -74,13 +83,15 @@ class Producing:
         self._topics: list[tuple[str, list[PartitionAnswer]]] = []
         self._missing_count = sum(len(topic.partitions) for topic in request.topics)
         self._timer: asyncio.TimerHandle | None = None
+        self._proposed: list[Callable[[Reply], None]] = []
+        """Who hears what became of each batch."""
         if not self._missing_count:
             self._finish()
             return
         known = broker.node.metadata.image.topics
         for wanted in request.topics:
             topic = known.get(wanted.name)
-            answers = [PartitionAnswer(number, -1) for number, _ in wanted.partitions]
+            answers = [PartitionAnswer(number, _UNDECIDED) for number, _ in wanted.partitions]
             self._topics.append((wanted.name, answers))
             for place, (number, records) in enumerate(wanted.partitions):
                 try:
@@ -105,24 +116,45 @@ class Producing:
     ) -> None:
         error, partition = self._broker.find(topic, number)
         if error:
+            if error == ErrorCode.not_leader_or_follower and records:
+                self._call.door.retrying.must_come_again(partition, _numbers_of(records))
             raise Refused(ErrorCode(error))
         assert topic is not None
         if not records:
             raise Refused(ErrorCode.invalid_record, "no record batch")
-        check_batch(records, int(topic.config.get(MESSAGE_BYTES_MAX, MESSAGE_BYTES_DEFAULT)))
-        answer = partial(self._replied, answers, place, partition)
+        header = check_batch(records, int(topic.config.get(MESSAGE_BYTES_MAX, MESSAGE_BYTES_DEFAULT)))
+        numbers = numbered(header) if header.producer_id >= 0 else None
+        answer = partial(self._replied, answers, place, partition, numbers)
+        self._proposed.append(answer)
         self._broker.node.propose(partition, [records], answer)
 
     def _replied(
-        self, answers: list[PartitionAnswer], place: int, partition: Partition, reply: Reply
+        self,
+        answers: list[PartitionAnswer],
+        place: int,
+        partition: Partition,
+        numbers: Numbered | None,
+        reply: Reply,
     ) -> None:
-        if not self._missing_count:
+        if answers[place].error != _UNDECIDED:
             return  # Too late: the client was told that the outcome is unknown.
         node = self._broker.node
-        error = _ERRORS[reply.outcome]
+        error = _ERRORS[reply.outcome] if numbers is None else self._judged(partition, numbers, reply.outcome)
         log_start = node.log_base(partition) + 1 if not error and node.holds(partition) else -1
         number = answers[place].number
         self._decided(answers, place, PartitionAnswer(number, error, reply.offset, log_start))
+
+    def _judged(self, partition: Partition, numbers: Numbered, outcome: Outcome) -> int:
+        """The error for a producer with an id, who may have sent this batch before."""
+        retrying = self._call.door.retrying
+        if outcome in _AGAIN:
+            retrying.must_come_again(partition, numbers)
+        elif outcome in (Outcome.SETTLED, Outcome.DUPLICATE):
+            retrying.is_there(partition, numbers)
+        is_only_behind = outcome is Outcome.OUT_OF_ORDER and retrying.is_behind(partition, numbers)
+        if outcome is Outcome.BUSY or is_only_behind:
+            return ErrorCode.not_enough_replicas_after_append
+        return _ERRORS[outcome]
 
     def _decided(self, answers: list[PartitionAnswer], place: int, answer: PartitionAnswer) -> None:
         answers[place] = answer
@@ -132,12 +164,12 @@ class Producing:
 
     def _expire(self) -> None:
         """Rule 9: the outcome of what is not decided yet is unknown; the error says so."""
-        for _, answers in self._topics:
-            for place, answer in enumerate(answers):
-                if answer.error == -1:
-                    answers[place] = answer._replace(error=ErrorCode.request_timed_out)
-        self._missing_count = 0
-        self._broker.in_turn(self._finish)
+
+        def give_up() -> None:
+            for answer in self._proposed:
+                answer(Reply(0, Outcome.UNKNOWN))
+
+        self._broker.in_turn(give_up)
 
     def _finish(self) -> None:
         if self._timer is not None:
@@ -156,8 +188,17 @@ class Producing:
                     return
 
 
-def check_batch(records: memoryview, bytes_max: int) -> None:
-    """One whole, intact batch of a client, not larger than its topic takes; raises Refused."""
+def _numbers_of(records: memoryview) -> Numbered | None:
+    """Of a batch that nobody has verified."""
+    try:
+        header = batch.parse_batch_header(records)
+    except batch.BadBatch:
+        return None
+    return numbered(header) if header.producer_id >= 0 else None
+
+
+def check_batch(records: memoryview, bytes_max: int) -> batch.BatchHeader:
+    """The header of one whole, intact batch, not larger than its topic takes; raises Refused."""
     size = len(records)
     if size > bytes_max:
         raise Refused(ErrorCode.message_too_large, f"a batch of {size} bytes; the topic takes {bytes_max}")
@@ -183,3 +224,4 @@ def check_batch(records: memoryview, bytes_max: int) -> None:
     if header.compression > COMPRESSION_GREATEST:
         why = f"compression {header.compression} is unknown"
         raise Refused(ErrorCode.unsupported_compression_type, why)
+    return header

@@ -26,6 +26,10 @@ ADDED_MAX = 1 << 40
 """Incarnations of replicas that were added to a partition lie between these; that of a disk is 1, or above."""
 DELETED_KEPT_MAX = 100_000
 """Topics whose deletion is remembered: a node that was away learns from it what to remove."""
+FIRST_INCARNATION = 1
+"""Of every directory that was not made in place of another one: the first voters are named with it."""
+REPLACED_KEPT_MAX = 1000
+"""Replaced incarnations that are remembered of each node, the newest."""
 
 REPLICATIONS: tuple[str, ...] = ("raft", "coordinated", "isr", "confirm")
 REPLICATIONS_THAT_STAND: tuple[str, ...] = ("raft",)
@@ -144,6 +148,8 @@ class _State(msgspec.Struct):
     version: int = -1
     lives: dict[int, int] = {}
     """Where in the log each node was first registered with the incarnation that it has."""
+    replaced: dict[int, tuple[int, ...]] = {}
+    """The incarnations that each node was registered with before, the newest last. None of them comes back."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -200,6 +206,15 @@ class Metadata:
         since = max(self._state.lives.get(member.node, 0), FIRST_ADDED)
         return member.incarnation == info.incarnation or since <= member.incarnation < ADDED_MAX
 
+    def is_replaced(self, node: int, *, incarnation: int) -> bool:
+        """Whether a directory that was made later has that one's place, so that it is never this node's again."""
+        known = self._state.nodes.get(node)
+        if known is None or known.incarnation == incarnation:
+            return False
+        # Nobody is replaced by the first: where another one is known, even in an image from before replaced
+        # ones were remembered, the first came before it.
+        return incarnation == FIRST_INCARNATION or incarnation in self._state.replaced.get(node, ())
+
     def partitions_count(self) -> int:
         return sum(len(topic.ensembles) for topic in self._state.topics.values())
 
@@ -248,8 +263,13 @@ class Metadata:
         known = state.nodes.get(info.node)
         if known is not None and known.is_another_disk(incarnation=info.incarnation, disk=info.disk):
             return False
+        if self.is_replaced(info.node, incarnation=info.incarnation):
+            return False
         if known is None or known.incarnation != info.incarnation:
             state.lives[info.node] = offset
+        if known is not None and known.incarnation != info.incarnation:
+            replaced = (*state.replaced.get(info.node, ()), known.incarnation)
+            state.replaced[info.node] = replaced[-REPLACED_KEPT_MAX:]
         state.nodes[info.node] = info
         return known != info
 

@@ -67,6 +67,10 @@ class NotDone(Exception):
     """An order was refused or given up, and the text says why; nothing has changed."""
 
 
+class NotInTime(NotDone):
+    """An order was given up after a while; what it set going may yet come about."""
+
+
 class Settled(msgspec.Struct, frozen=True, gc=False):
     """The first offset of what was proposed, and the epoch it was written in."""
 
@@ -287,7 +291,8 @@ class Client:
             if answer.outcome is Outcome.SETTLED:
                 return answer
             if answer.outcome in (Outcome.REFUSED, Outcome.TIMED_OUT):
-                raise NotDone(answer.why or f"node {node}: {answer.outcome}")
+                kind = NotInTime if answer.outcome is Outcome.TIMED_OUT else NotDone
+                raise kind(answer.why or f"node {node}: {answer.outcome}")
             leads = answer.outcome is not Outcome.NOT_LEADER or answer.leader
             why = f"node {node}: {answer.outcome}" if leads else f"node {node} knows of no leader"
             node = await self._next_try(node, answer)

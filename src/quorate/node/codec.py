@@ -22,6 +22,11 @@ from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
 
 ANOTHER_DISK = "had another disk; if that is lost, make its directory anew with --replaces"
 """Why a node is refused whose directory was made anew as if nothing had been promised with it."""
+REPLACED = (
+    "was replaced by a directory made later with --replaces; the older one counts no more: "
+    "run the newer, or make another with --replaces"
+)
+"""Why a node is refused that comes back with a directory in whose place another one was registered."""
 GREETING_TIMEOUT_S = 5.0
 """Whoever has not said hello, or welcome, by then is not somebody to talk to."""
 

@@ -41,13 +41,11 @@ from quorate.core import raft
 from quorate.core.entry import Member, Partition, partition_of
 from quorate.host import HostSettings, ReplicaRecord
 from quorate.host.detector import DetectorSettings
-from quorate.machine.metadata import METADATA, METADATA_TOPIC
+from quorate.machine.metadata import FIRST_INCARNATION, METADATA, METADATA_TOPIC
 from quorate.node.letters import ATTACHMENT_BYTES_MAX
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.store import StoreSettings
 
-FIRST_INCARNATION = 1
-"""The life in which the first voters of a partition are named."""
 PARTITIONS_COUNT_MAX = 100_000
 TOPIC_SNAPSHOT_EVERY = 200_000
 METADATA_SNAPSHOT_EVERY = 1000
@@ -61,6 +59,11 @@ _ADDRESS = re.compile(rf"(?:\[([0-9a-fA-F:.]+)\]|({_LABEL}(?:\.{_LABEL})*)):(\d{
 
 class BadConfig(Exception):
     """The configuration cannot be used, and the text says what to change."""
+
+
+PRIORITY_MAX = 1000
+CEILING_MAX_S = 60.0
+"""A leader that follows one with a higher ceiling would have to wait for longer than anybody wants."""
 
 
 class Address(NamedTuple):
@@ -122,6 +125,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 snapshot_every=every or METADATA_SNAPSHOT_EVERY,
                 keep_behind=METADATA_KEEP_BEHIND,
                 prefer_snapshots=True,
+                ceiling_s=0.0,  # Nobody asks when a topic was made.
             ),
             detector=self.detector,
         )
@@ -215,6 +219,14 @@ def _check_topic(topic: TopicConfig, known: set[int]) -> None:
 def _check_tuning(tuning: raft.Tuning) -> None:
     if not 0 < tuning.heartbeat_s < tuning.election_timeout_s:
         raise BadConfig("raft: heartbeat_s must lie between 0 and election_timeout_s")
+    if not 0 <= tuning.priority <= PRIORITY_MAX:
+        raise BadConfig(f"raft: priority lies between 0 and {PRIORITY_MAX}")
+    if not 0 <= tuning.ceiling_s <= CEILING_MAX_S:
+        raise BadConfig(f"raft: ceiling_s lies between 0 (no timestamps) and {CEILING_MAX_S}")
+    if not 0 <= tuning.clock_drift_max < 1 or tuning.read_wait_s <= 0 or tuning.catch_up_max < 0:
+        raise BadConfig(
+            "raft: clock_drift_max is a share below 1, read_wait_s above 0, catch_up_max not below 0"
+        )
     message = tuning.message_bytes_max + tuning.message_entries_max * FRAME_HEAD_BYTES
     if max(message, tuning.chunk_bytes) > ATTACHMENT_BYTES_MAX:
         raise BadConfig(f"raft: a message would be larger than {ATTACHMENT_BYTES_MAX} bytes")

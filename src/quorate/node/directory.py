@@ -23,8 +23,8 @@ from random import Random
 import msgspec
 
 from quorate.core.entry import Partition, Span
-from quorate.machine.metadata import ADDED_MAX
-from quorate.node.config import FIRST_INCARNATION, Address, NodeConfig, check_config
+from quorate.machine.metadata import ADDED_MAX, FIRST_INCARNATION
+from quorate.node.config import Address, NodeConfig, check_config
 from quorate.storage.open_files import flush_descriptor, flush_directory
 from quorate.storage.real_disk import RealDisk
 from quorate.storage.recovery import FILES as STORE_FILES

@@ -12,7 +12,6 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import FORMAT_VERSION, Partition
 from quorate.node import orders, requests
 from quorate.node.codec import (
-    ANOTHER_DISK,
     GREETING_TIMEOUT_S,
     Greeting,
     Hello,
@@ -130,9 +129,7 @@ class Door(Letters):
             return f"node {self._node.id} has {clients_count} clients already; try another node, or later"
         if greeting.node and greeting.node not in self._node.peers:
             return f"node {greeting.node} is not known to node {self._node.id}"
-        if greeting.node and self._node.is_another_disk(greeting):
-            return f"node {greeting.node} {ANOTHER_DISK}"
-        return ""
+        return self._node.why_unwanted(greeting)
 
     @property
     def peer(self) -> int:

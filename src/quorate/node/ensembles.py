@@ -7,8 +7,9 @@ every new leader, and says to the metadata group when the group has got there. O
 longer in the ensemble let go of their replicas.
 
 A leader whose image is behind must not act on it: where its group counts somebody of whom this image knows
-nothing, it waits. The metadata group itself keeps what it wants in its own log. Its leader adds every registered
-node to the learners.
+nothing, it waits; and every order carries the offset at which it was wanted as its version, so that a group never
+goes back to what was wanted before. The metadata group itself keeps what it wants in its own log. Its leader adds
+every registered node to the learners.
 """
 
 from __future__ import annotations
@@ -108,9 +109,8 @@ class Ensembles:
     ) -> None:
         order = self._orders[partition] = _Order(at, now)
         self._node.begin_turn()
-        self._node.change(
-            partition, partial(self._answered, partition, order), ensemble=ensemble, learners=learners
-        )
+        answer = partial(self._answered, partition, order)
+        self._node.change(partition, answer, ensemble=ensemble, learners=learners, version=at)
         self._node.end_turn()
 
     def _answered(self, partition: Partition, order: _Order, reply: Reply) -> None:
@@ -146,11 +146,12 @@ def learners_of_metadata(node: Node, ensemble: tuple[Member, ...]) -> tuple[Memb
 
 
 def is_reached(hosted: Hosted, change: Change) -> bool:
-    """Whether the group is at rest with what is wanted, and that is settled."""
+    """Whether the group is at rest with what this very change wanted, and that is settled.
+
+    That it has the same ensemble is not enough: it may have had that before, and a leader of then not know better.
+    """
     return all(
-        membership.wanted is None
-        and not membership.is_joint
-        and set(membership.ensemble) == set(change.wanted)
+        membership.wanted is None and membership.version == change.at
         for membership in (hosted.replica.membership, settled_membership(hosted))
     )
 

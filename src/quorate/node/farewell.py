@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
@@ -45,7 +46,10 @@ async def hand_over(node: Node) -> None:
 
 
 def heir(node: Node, hosted: Hosted) -> int:
-    """The voter that is nearest to the end of the log, of those that can be reached; 0: nobody, or not led."""
+    """The voter that is nearest to the end of the log, of those that can be reached; 0: nobody, or not led.
+
+    Where several are, each gets its share of the partitions.
+    """
     replica, role = hosted.replica, hosted.replica.role
     if not isinstance(role, Leader):
         return 0
@@ -54,5 +58,14 @@ def heir(node: Node, hosted: Hosted) -> int:
         for cursor in role.cursors.values()
         if cursor.node in node.connected and cursor.member in replica.membership.ensemble
     ]
-    nearest = max(reachable, key=lambda cursor: (cursor.matched, -cursor.node), default=None)
+    nearest = max(
+        reachable,
+        key=lambda cursor: (
+            cursor.priority > 0,
+            cursor.matched,
+            cursor.priority,
+            crc32(b"%d" % cursor.node, crc32(hosted.partition)),
+        ),
+        default=None,
+    )
     return nearest.node if nearest is not None else 0

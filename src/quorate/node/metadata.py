@@ -117,6 +117,8 @@ class MetadataClient:
                 except NoMetadata as error:
                     self._node.log(f"not registered yet: {error}; trying again")
                     await asyncio.sleep(REGISTER_AGAIN_S)
+            if self._node.fail_if_replaced():
+                return
             self._node.log("registered")
             self.is_current = True
             self._node.follow_image()

@@ -27,7 +27,7 @@ from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.replicas import PROTOCOLS
 from quorate.machine.metadata import METADATA, Topic
-from quorate.node.codec import ANOTHER_DISK, Hello
+from quorate.node.codec import ANOTHER_DISK, REPLACED, Hello
 from quorate.node.config import Address, NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
@@ -373,9 +373,11 @@ class Node:
         *,
         ensemble: tuple[Member, ...],
         learners: tuple[Member, ...] = (),
+        version: int = 0,
     ) -> None:
         if not self._over:
-            self.host.change(time.monotonic(), partition, answer, ensemble=ensemble, learners=learners)
+            now = time.monotonic()
+            self.host.change(now, partition, answer, ensemble=ensemble, learners=learners, version=version)
 
     def transfer(self, partition: Partition, answer: Answer, *, to: int) -> None:
         if not self._over:
@@ -447,17 +449,31 @@ class Node:
 
     # --- following the metadata group ---
 
-    def _refused(self, why: str) -> None:
+    def _refused(self, why: str) -> bool:
         """A peer will not talk to us. Where it knows another disk of ours, somebody must look at it."""
-        if ANOTHER_DISK in why:
+        is_for_good = ANOTHER_DISK in why or REPLACED in why
+        if is_for_good:
             self.fail(why)
+        return is_for_good
 
-    def is_another_disk(self, greeting: Hello) -> bool:
-        """A peer whose directory was made anew as if it had promised nothing: it must not vote or count."""
+    def why_unwanted(self, greeting: Hello) -> str:
+        """A peer must not vote or count whose directory was made anew as if it had promised nothing, nor one
+        in whose place another directory is registered: two would fight for one number."""
         known = self.metadata.image.nodes.get(greeting.node) if self.config.voters else None
         if known is None:
-            return False
-        return known.is_another_disk(incarnation=greeting.incarnation, disk=greeting.disk)
+            return ""
+        if known.is_another_disk(incarnation=greeting.incarnation, disk=greeting.disk):
+            return f"node {greeting.node} {ANOTHER_DISK}"
+        if self.metadata.image.is_replaced(greeting.node, incarnation=greeting.incarnation):
+            return f"node {greeting.node} {REPLACED}"
+        return ""
+
+    def fail_if_replaced(self) -> bool:
+        """Stop for good where another directory has this one's place, and leave this one as it is."""
+        is_replaced = self.metadata.image.is_replaced(self.id, incarnation=self.incarnation)
+        if is_replaced:
+            self.fail(f"node {self.id} {REPLACED}")
+        return is_replaced
 
     def _settled(self, hosted: Hosted) -> None:
         if hosted.partition == METADATA:
@@ -480,7 +496,7 @@ class Node:
         Not before the image is current: what was removed here must not be made again, as if it had promised
         nothing, because an old image still knew of it.
         """
-        if self._over:
+        if self._over or self.fail_if_replaced():
             return
         image = self.metadata.image
         self.metadata.know(image.nodes.values())
@@ -496,8 +512,9 @@ class Node:
             self.end_turn()
         self.metadata.leaders_version += 1
         for door in tuple(self.doors):  # Those that came before the image was known.
-            if door.hello is not None and door.peer and self.is_another_disk(door.hello):
-                door.abort(f"node {door.peer} {ANOTHER_DISK}")
+            why = self.why_unwanted(door.hello) if door.hello is not None else ""
+            if why:
+                door.abort(why)
 
     def _follow_topic(self, topic: Topic) -> None:
         if topic.replication not in PROTOCOLS:  # A newer node made it; this one can only leave it alone.

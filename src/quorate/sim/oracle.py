@@ -216,7 +216,7 @@ class Oracle:
             return
         insort(stamps, stamp)
         for one, two in pairwise(stamps[max(0, place - 1) : place + 2]):
-            if two[2] < one[2] or (two[2] == one[2] and two[1] != one[1]):
+            if two[2] <= one[2]:
                 raise Violated(
                     "timestamp-overlap",
                     f"p{partition}: {one[2]} was given to {one[1]}-{one[0]}, and {two[2]} to {two[1]}-{two[0]}",

@@ -86,7 +86,7 @@ class Recovery:
         """Bytes that reads see but that may not be on the disk: written and flushed once more (rule 5)."""
         self._removals: list[Operation] = []
         """Files that nothing speaks of any more. The record that says so may not be on the disk, either: they go
-        when the new generation is (seed 2201 of `all`, old worlds)."""
+        when the new generation is."""
         self.recovered: dict[Partition, RecoveredLog] = {}
         self.strangers: frozenset[str] = frozenset()
         self.deleted: list[Partition] = []

@@ -8,7 +8,7 @@ KIB = 1024
 MIB = 1024 * 1024
 
 
-class StoreSettings(msgspec.Struct, frozen=True, gc=False):
+class StoreSettings(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     journal_bytes: int = 32 * MIB
     """Size of each of the two journal files. They grow by themselves if a checkpoint needs it."""
     marks_bytes: int = 4 * MIB

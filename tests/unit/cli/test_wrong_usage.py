@@ -43,6 +43,8 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["sim", "raft", "--set", "colour=2"], "'colour'"),
         (["topic", "add", "events"], "missing option '--node'"),
         (["topic", "add", "events", "--node", "1,x"], "--node '1,x': write a node's number"),
+        (["topic", "add", "events", "--node", "9" * 19], "write a node's number"),
+        (["topic", "add", "events", "--node", "9" * 5000], "write a node's number"),
         (["topic", "transfer", "events"], "missing option '--to'"),
         (["topic", "replace", "events", "--node", "x"], "'--node'"),
         (["cluster", "ad", "4"], "did you mean 'add'"),

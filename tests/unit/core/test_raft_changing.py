@@ -205,12 +205,27 @@ def test_a_learner_that_is_promoted_need_not_begin_anew() -> None:
 def test_near_enough_is_near_enough(behind: int, joins: bool) -> None:
     bench = leader(tuning=msgspec.structs.replace(TUNING, catch_up_max=1))
     change(bench, N1, N2, N3, N4)
+    propose(bench, 1)
+    propose(bench, 2)
+    bench.persist()
+    flushed(bench, N2, 4)
+    bench.receive(N4, AppendResponse(2, True, 4 - behind, 4 - behind, -1))
+    # The search ends where they agree: it streams from there.
+    bench.receive(N4, AppendResponse(2, True, 4, 4 - behind, -1))
+    assert bench.replica.membership.is_joint is joins
+
+
+def test_a_learner_that_had_everything_and_is_gone_does_not_come_to_count() -> None:
+    """What it confirmed before the change says nothing about whether it is there."""
+    bench = leader(learners=(N4,))
+    change(bench, N1, N2, N3, N4)
     bench.persist()
     flushed(bench, N2, 2)
-    bench.receive(N4, AppendResponse(2, True, 2 - behind, 2 - behind, -1))
-    # The search ends where they agree: it streams from there.
-    bench.receive(N4, AppendResponse(2, True, 2, 2 - behind, -1))
-    assert bench.replica.membership.is_joint is joins
+    flushed(bench, N3, 2)
+    assert bench.replica.commit == 2
+    assert not bench.replica.membership.is_joint
+    flushed(bench, N4, 2)
+    assert bench.replica.membership.is_joint
 
 
 # ---- commands ----

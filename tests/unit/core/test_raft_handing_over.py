@@ -193,13 +193,13 @@ def test_a_leader_at_rest_wakes_for_it() -> None:
 def test_no_lease_once_the_heir_was_let_go() -> None:
     bench = leader()
     bench.tell(events.ReadAsked(1, events.ReadLevel.LEASE))
-    bench.receive(N2, StillResponse(2, 1))
+    bench.receive(N2, StillResponse(2, 1, 1.0))
     assert replies(bench.tell(events.ReadAsked(2, events.ReadLevel.LEASE)))
     transfer(bench, 2)
     assert replies(bench.tell(events.ReadAsked(3, events.ReadLevel.LEASE))) == []
     while bench.now < 3:
         keep_alive(bench, N2, N3)
-        bench.receive(N2, StillResponse(2, bench.replica.role.reading._round))  # type: ignore[attr-defined]
+        bench.receive(N2, StillResponse(2, bench.replica.role.reading._round, 1.0))  # type: ignore[attr-defined]
         bench.wake()
     assert replies(bench.tell(events.ReadAsked(4, events.ReadLevel.LEASE))) == [], "given up, and still"
 
@@ -207,7 +207,7 @@ def test_no_lease_once_the_heir_was_let_go() -> None:
 def test_while_the_heir_is_behind_the_lease_goes_on() -> None:
     bench = leader()
     bench.tell(events.ReadAsked(1, events.ReadLevel.LEASE))
-    bench.receive(N2, StillResponse(2, 1))
+    bench.receive(N2, StillResponse(2, 1, 1.0))
     propose(bench, 5)
     transfer(bench, 2)
     assert replies(bench.tell(events.ReadAsked(2, events.ReadLevel.LEASE)))

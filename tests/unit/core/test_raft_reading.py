@@ -45,8 +45,8 @@ def lease(bench: Bench, request: int = 1) -> list[effects.Effect]:
     return read(bench, request, ReadLevel.LEASE)
 
 
-def still(bench: Bench, member: Member, number: int) -> list[effects.Effect]:
-    return bench.receive(member, StillResponse(bench.replica.epoch, number))
+def still(bench: Bench, member: Member, number: int, promised_s: float = 1.0) -> list[effects.Effect]:
+    return bench.receive(member, StillResponse(bench.replica.epoch, number, promised_s))
 
 
 def reading(bench: Bench) -> Leader:
@@ -239,6 +239,14 @@ def test_a_lease_ends_before_the_promise_by_as_much_as_clocks_may_drift() -> Non
         assert lease_lasts <= TUNING.election_timeout_s / fast + 1e-9
 
 
+def test_a_lease_is_no_longer_than_the_shortest_promise_of_those_it_rests_on() -> None:
+    """Nodes may be configured with different time-outs."""
+    bench = leader()
+    lease(bench)
+    still(bench, N2, 1, promised_s=0.5)
+    assert reading(bench).reading.lease_until - bench.now < 0.5
+
+
 def test_a_lease_that_is_used_is_kept_and_one_that_is_not_ends() -> None:
     bench = leader()
     lease(bench)
@@ -273,7 +281,7 @@ def test_following_is_promised_before_it_is_said() -> None:
     bench.miss_leader()
     ordered = bench.receive(N1, StillRequest(2, 7))
     assert sent(ordered) == [], "the epoch is not saved yet"
-    assert sent(bench.persist()) == [StillResponse(2, 7)]
+    assert sent(bench.persist()) == [StillResponse(2, 7, 1.0)]
     assert bench.receive(N3, VoteRequest(3, at("1-0"))) == []
     assert bench.replica.leader == 1
 

@@ -9,7 +9,7 @@ from tests.unit.core.kit import N2, Bench, at
 
 
 def test_what_was_handed_out_is_not_given_up() -> None:
-    """Seed 1419 of `all`: settled up to 3-2, to be cut there, and everything above 1-0 is damaged."""
+    """Settled up to 3-2, to be cut there, and everything above 1-0 is damaged."""
     bench = Bench(log="1-0 3-1 3-2 3-3", epoch=3, commit=0)
     ordered = bench.receive(N2, AppendEntries(5, at("3-2"), 2, (Header(5, 3, size=10),)))
     cut = next(effect for effect in ordered if isinstance(effect, effects.Cut))

@@ -104,6 +104,28 @@ def test_ends_and_times_of_a_log(tmp_path: Path) -> None:
     serve(tmp_path, test)
 
 
+def test_a_topic_that_is_named_twice_is_answered_twice(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic", partitions=2)
+            assert (await connection.produce("topic", batch_at(100))).error_code == 0
+            topics = [
+                {
+                    "name": "topic",
+                    "partitions": [{"partition_index": number, "current_leader_epoch": -1, "timestamp": -1}],
+                }
+                for number in (0, 1)
+            ]
+            values = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+            body = await connection.ask(Api.LIST_OFFSETS, values)
+            found = [
+                (part.partition_index, part.offset) for topic in body.topics for part in topic.partitions
+            ]
+            assert found == [(0, 2), (1, 1)]
+
+    serve(tmp_path, test)
+
+
 def test_what_is_not_there_is_said_so(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         async with await served.connect() as connection:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from quorate import batch
 from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Partition
 from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, Refused, check_batch
 from quorate.wire.messages import Api
 from tests.unit.kafka.harness import Served, produce_values, serve
@@ -182,6 +185,121 @@ def test_every_outcome_has_its_error(
             assert error.retriable == (outcome not in FINAL)
 
     serve(tmp_path, test)
+
+
+def numbered_batch(sequence: int, epoch: int = 0) -> bytes:
+    return batch.encode_records(
+        [(None, b"value")], producer_id=9, producer_epoch=epoch, base_sequence=sequence
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (Outcome.NOT_LEADER, ErrorCode.not_leader_or_follower),
+        (Outcome.UNKNOWN, ErrorCode.request_timed_out),
+        (Outcome.BUSY, ErrorCode.not_enough_replicas_after_append),
+        (Outcome.FULL, ErrorCode.kafka_storage_error),
+    ],
+)
+def test_what_follows_a_batch_that_must_come_again_is_not_out_of_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, error: ErrorCode
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+
+            async def send(sequence: int, epoch: int = 0) -> int:
+                return (await connection.produce("topic", numbered_batch(sequence, epoch))).error_code
+
+            assert await send(0) == 0
+            with monkeypatch.context() as patch:
+                patch.setattr(served.node, "propose", lambda _, __, answer: answer(Reply(1, outcome)))
+                assert await send(1) == error
+            assert await send(2) == ErrorCode.not_enough_replicas_after_append
+            assert await send(0) == 0  # Another answer of an older one changes nothing.
+            assert await send(3) == ErrorCode.not_enough_replicas_after_append
+            assert await send(3, epoch=1) == ErrorCode.out_of_order_sequence_number
+            assert [await send(1), await send(2), await send(3)] == [0, 0, 0]
+            assert await send(5) == ErrorCode.out_of_order_sequence_number
+            assert (await connection.fetch("topic", 1)).high_watermark == 5
+
+    serve(tmp_path, test)
+
+
+def test_what_follows_a_batch_that_timed_out_is_not_out_of_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            assert (await connection.produce("topic", numbered_batch(0))).error_code == 0
+            with monkeypatch.context() as patch:
+                patch.setattr(served.node, "propose", lambda *_: None)
+                values = produce_values("topic", numbered_batch(1)) | {"timeout": timedelta(milliseconds=30)}
+                body = await connection.ask(Api.PRODUCE, values)
+                assert body.responses[0].partition_responses[0].error_code == ErrorCode.request_timed_out
+            with monkeypatch.context() as patch:
+                patch.setattr(served.node, "is_leader", lambda _: False)
+                answer = await connection.produce("topic", numbered_batch(2))
+                assert answer.error_code == ErrorCode.not_leader_or_follower
+            answer = await connection.produce("topic", numbered_batch(3))
+            assert answer.error_code == ErrorCode.not_enough_replicas_after_append
+
+    serve(tmp_path, test)
+
+
+def test_a_producer_whose_second_batch_is_refused_for_a_moment_writes_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka, with the answers that it gets while a leader hands over."""
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            propose: Callable[..., None] = served.node.propose
+            proposed = 0
+
+            def unkind(
+                partition: Partition, records: list[memoryview], answer: Callable[[Reply], None]
+            ) -> None:
+                nonlocal proposed
+                proposed += 1
+                if proposed == 2:  # Written, and nobody is told so.
+                    propose(partition, records, lambda _: answer(Reply(1, Outcome.UNKNOWN)))
+                elif proposed == 3:
+                    answer(Reply(1, Outcome.BUSY))
+                else:
+                    propose(partition, records, answer)
+
+            monkeypatch.setattr(served.node, "propose", unkind)
+            failed = await asyncio.to_thread(produce_singly, f"127.0.0.1:{served.port}")
+            assert failed == []
+            assert proposed > 10
+            assert (await connection.fetch("topic", 1)).high_watermark == 1 + 10
+
+    serve(tmp_path, test)
+
+
+def produce_singly(servers: str) -> list[object]:
+    """Ten records, each a batch of its own, with several under way; what failed."""
+    settings = {
+        "bootstrap.servers": servers,
+        "enable.idempotence": True,
+        "batch.num.messages": 1,
+        "linger.ms": 0,
+    }
+    producer = Producer(settings)
+    failed: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    for number in range(10):
+        producer.produce("topic", str(number), partition=0, on_delivery=delivered)
+    assert producer.flush(20) == 0
+    return failed
 
 
 def test_what_is_not_settled_in_time_is_unknown_and_a_late_reply_is_harmless(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from quorate import batch
@@ -73,6 +74,54 @@ def test_another_disk_of_the_same_life_is_not_registered(log: Log) -> None:
     assert log.image.nodes[3] == first
     log.settle(RegisterNode(replaced))
     assert log.image.nodes[3] == replaced
+
+
+def test_a_replaced_disk_does_not_take_its_place_back(log: Log) -> None:
+    """Nor is anything that was made since taken for lost, as if the disk had been replaced once more."""
+    lives = [NodeInfo(2, incarnation, "h", 1) for incarnation in (1, 1 << 50, 1 << 51)]
+    at = log.settle(*map(RegisterNode, lives))
+    for life in lives[:2]:
+        log.settle(RegisterNode(msgspec.structs.replace(life, port=2)))
+        assert log.image.is_replaced(2, incarnation=life.incarnation)
+    assert log.image.nodes[2] == lives[2]
+    assert log.image.version == at
+    assert log.image.is_of_this_life(Member(2, at))
+    assert not log.image.is_replaced(2, incarnation=1 << 51)
+    assert not log.image.is_replaced(2, incarnation=1 << 52)
+    assert not log.image.is_replaced(1, incarnation=1)
+
+
+def test_a_disk_that_was_not_replaced_may_move(log: Log) -> None:
+    replacing = NodeInfo(2, 1 << 50, "h", 1)
+    log.settle(RegisterNode(replacing))
+    moved = msgspec.structs.replace(replacing, port=2)
+    log.settle(RegisterNode(moved))
+    assert log.image.nodes[2] == moved
+
+
+def test_replaced_disks_are_in_snapshots(log: Log) -> None:
+    log.settle(*(RegisterNode(NodeInfo(2, incarnation, "h", 1)) for incarnation in (1 << 50, 1 << 51)))
+    restored = Metadata()
+    restored.restore(log.image.snapshot())
+    assert restored.is_replaced(2, incarnation=1 << 50)
+
+
+def test_an_image_from_before_replaced_disks_were_remembered_knows_the_first(log: Log) -> None:
+    log.settle(RegisterNode(NodeInfo(2, 1 << 50, "h", 1)))
+    old = msgspec.msgpack.decode(log.image.snapshot(), strict=False)
+    del old["replaced"]
+    restored = Metadata()
+    restored.restore(msgspec.msgpack.encode(old))
+    assert restored.is_replaced(2, incarnation=1)
+    assert not restored.is_replaced(1, incarnation=1)
+    assert not restored.is_replaced(2, incarnation=1 << 50)
+
+
+def test_replaced_disks_have_a_bound(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are forgotten, but for the first."""
+    monkeypatch.setattr(metadata, "REPLACED_KEPT_MAX", 2)
+    log.settle(*(RegisterNode(NodeInfo(2, incarnation, "h", 1)) for incarnation in range(11, 15)))
+    assert [n for n in (1, *range(11, 16)) if log.image.is_replaced(2, incarnation=n)] == [1, 12, 13]
 
 
 def test_of_two_topics_of_one_name_the_first_is_created(log: Log) -> None:

@@ -9,8 +9,9 @@ from random import Random
 import msgspec
 import pytest
 
+from quorate.machine.metadata import FIRST_INCARNATION
 from quorate.node import directory
-from quorate.node.config import FIRST_INCARNATION, Address, NodeConfig
+from quorate.node.config import Address, NodeConfig
 from quorate.node.directory import IDENTITY_FILE, WrongDirectory, format_directory, read_identity
 
 

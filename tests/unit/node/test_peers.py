@@ -151,6 +151,25 @@ def test_a_refused_greeting_is_said_once_and_tried_again() -> None:
     with_peer(test, Refused("no such cluster here"))
 
 
+def test_a_greeting_that_is_refused_for_good_is_not_tried_again() -> None:
+    async def test(peers: Peers, made: list[Listener], said: list[str]) -> None:
+        heard: list[str] = []
+
+        def refused(why: str) -> bool:
+            heard.append(why)
+            return True
+
+        peers.introduce(incarnation=1, disk=7, refused=refused)
+        await until(lambda: len(heard) == 1)
+        peers.heard_of(2)
+        peers.know(9, Address("127.0.0.1", peers._addresses[2].port))
+        await until(lambda: len(heard) == 2)  # A later attempt of node 2's link would have come before.
+        assert [each.hello.to for each in made if each.hello is not None] == [2, 9]
+        assert said == []
+
+    with_peer(test, Refused("replaced"))
+
+
 def test_a_peer_that_is_heard_of_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a node that is back would stand for election before its leaders reach it."""
     monkeypatch.setattr("quorate.node.peers.RECONNECT_FIRST_S", 10 * DEADLINE_S)

@@ -82,7 +82,7 @@ def test_reads_and_commands_are_told_with_what_is_wanted() -> None:
     trace.stepped(0.5, 1, 0, Talker(), Commanded(change), [Reply(4, Outcome.REFUSED, why="no")], message=0)
     assert [line.split("   [")[0] for line in lines(trace)] == [
         "  0.500000 n1 p0 asked request 3: up to where it may read (at offset 7)",
-        "  0.500000 n1 p0 commanded change-membership request 4 ensemble (n1 n2/3) learners (n5)",
+        "  0.500000 n1 p0 commanded change-membership request 4 ensemble (n1 n2/3) learners (n5) version 0",
         "  0.500000 n1 p0 answered request 4: refused (no)",
     ]
 

@@ -147,7 +147,7 @@ def test_a_prefix_that_is_removed_stays_removed_and_the_rest_is_there(world: Wor
 def test_opening_removes_files_only_when_what_says_so_is_on_the_disk(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed 2201 of `all`: a record that reads still saw, though its flush had failed, led to a removal; then the
+    """A record that reads still saw, though its flush had failed, led to a removal; then the
     next flush failed, too, and neither the record nor the segments were there any more."""
     world.append(P0, [200])
     world.run()

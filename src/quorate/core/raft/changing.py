@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from quorate.core.raft.leader import Leader
 
 ANOTHER_OPEN = "another change is joint; wait for its end, or order the former ensemble again"
+OUTDATED = "a newer change was ordered before"
 REPLACED = "another change was ordered in its place"
 
 
@@ -47,18 +48,20 @@ def senseless(wanted: Wanted) -> str:
 def learning(now: Membership, wanted: Wanted) -> Membership:
     """The first step: everybody who is to count follows at least."""
     everybody = {*now.learners, *wanted.ensemble, *wanted.learners}.difference(now.ensemble)
-    return Membership(now.ensemble, tuple(sorted(everybody)), wanted=wanted)
+    return Membership(now.ensemble, tuple(sorted(everybody)), wanted=wanted, version=wanted.version)
 
 
 def joint(now: Membership, wanted: Wanted) -> Membership:
     """The second: both ensembles count."""
     followers = {*now.learners, *wanted.learners}.difference(wanted.ensemble, now.ensemble)
-    return Membership(wanted.ensemble, tuple(sorted(followers)), outgoing=now.ensemble, wanted=wanted)
+    return Membership(
+        wanted.ensemble, tuple(sorted(followers)), now.ensemble, wanted=wanted, version=wanted.version
+    )
 
 
 def at_rest(wanted: Wanted) -> Membership:
     """The last."""
-    return Membership(wanted.ensemble, wanted.learners)
+    return Membership(wanted.ensemble, wanted.learners, version=wanted.version)
 
 
 class Changing:
@@ -77,8 +80,8 @@ class Changing:
     def order(self, command: ChangeMembership) -> None:
         replica = self._leader.replica
         now = replica.membership
-        wanted = Wanted(tuple(sorted(command.ensemble)), tuple(sorted(command.learners)))
-        why_not = senseless(wanted)
+        wanted = Wanted(tuple(sorted(command.ensemble)), tuple(sorted(command.learners)), command.version)
+        why_not = OUTDATED if wanted.version < now.version else senseless(wanted)
         back = now.is_joint and wanted.ensemble == now.outgoing
         if not why_not and now.is_joint and wanted != now.wanted and not back:
             why_not = ANOTHER_OPEN
@@ -112,13 +115,14 @@ class Changing:
             self._append(joint(now, now.wanted))
 
     def _has_caught_up(self, member: Member) -> bool:
-        """Near enough to what is settled that nobody will have to wait for it."""
+        """It has what lets it follow, so it lives; and is near enough to what is settled to keep nobody waiting."""
         replica = self._leader.replica
         cursor = self._leader.cursors.get(member.node)
         return (
             cursor is not None
             and cursor.incarnation == member.incarnation
             and cursor.phase is Phase.STREAMING
+            and cursor.matched >= replica.membership_at
             and cursor.matched + replica.config.tuning.catch_up_max >= replica.commit
         )
 

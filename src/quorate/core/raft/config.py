@@ -17,7 +17,7 @@ class SavedState(msgspec.Struct, frozen=True, gc=False):
     does not lead before its log is past it."""
 
 
-class Tuning(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Tuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     """Times and bounds; the same for every replica of a node."""
 
     election_timeout_s: float = 1.0

@@ -80,7 +80,8 @@ class Follower(Role):
             self._snapshot_chunk(sender, message)
         elif type(message) is StillRequest:
             self._follow(sender)
-            self.replica.send_when_saved(sender.node, StillResponse(message.epoch, message.round))
+            promised_s = self.replica.config.tuning.election_timeout_s
+            self.replica.send_when_saved(sender.node, StillResponse(message.epoch, message.round, promised_s))
         elif type(message) is TakeOver:
             self._take_over(sender)
 

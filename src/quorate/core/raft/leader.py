@@ -297,7 +297,7 @@ class Leader(Role):
         if type(message) is AppendResponse:
             self._append_response(sender, cursor, message)
         elif type(message) is StillResponse:
-            self.reading.answered(sender, message.round)
+            self.reading.answered(sender, message)
         elif type(message) is SnapshotResponse:
             self._snapshot_response(cursor, message)
 

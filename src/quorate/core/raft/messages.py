@@ -96,6 +96,8 @@ class StillResponse(msgspec.Struct, frozen=True, gc=False, tag="still"):
 
     epoch: int
     round: int
+    promised_s: float
+    """For so long after it heard of the round, by its own clock, it votes for nobody else."""
 
 
 class TakeOver(msgspec.Struct, frozen=True, gc=False, tag="take over"):

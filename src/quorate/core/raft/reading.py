@@ -6,11 +6,11 @@ begins after the read. When a majority has answered that round, nobody else led 
 may be answered. Reads that come while a round is open share the next one.
 
 A *lease* saves the round. Whoever follows a leader promises not to vote for another within an election time-out
-of hearing from it. When a majority has answered a round, nobody else can be elected within that time of the
-round's beginning; and with clocks that run up to a share `d` too fast or too slow, within (1 - d) / (1 + d) of it
-by the leader's own. The leader's clock is read after the read has come in, so a leader that is paused, even
-between the two, answers what was true when it looked. A leader that hands over lets others vote at once, and so
-has no lease again in its epoch.
+of hearing from it, and says how long that is with its configuration. When a majority has answered a round, nobody
+else can be elected within that time of the round's beginning; and with clocks that run up to a share `d` too fast
+or too slow, within (1 - d) / (1 + d) of it by the leader's own. The leader's clock is read after the read has come
+in, so a leader that is paused, even between the two, answers what was true when it looked. A leader that hands over
+lets others vote at once, and so has no lease again in its epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quorate.core import effects, events
 from quorate.core.effects import Outcome
 from quorate.core.entry import Member
 from quorate.core.events import ReadLevel
-from quorate.core.raft.messages import StillRequest
+from quorate.core.raft.messages import StillRequest, StillResponse
 
 if TYPE_CHECKING:
     from quorate.core.raft.leader import Leader
@@ -38,6 +38,7 @@ class Reading:
         "_leader",
         "_lease_used",
         "_next",
+        "_promised_s",
         "_round",
         "lease_until",
         "may_lease",
@@ -56,6 +57,8 @@ class Reading:
         """Those that came since."""
         self._following: set[Member] = set()
         """Who has answered the open round; empty if none is."""
+        self._promised_s = 0.0
+        """The shortest time for which one of them votes for nobody else."""
         self._lease_used = LONG_AGO
         self.lease_until = LONG_AGO
         self.may_lease = True
@@ -97,6 +100,7 @@ class Reading:
         self._began = replica.now
         self._asked, self._next = self._next, []
         self._following = {replica.me}
+        self._promised_s = replica.config.tuning.election_timeout_s
         self._leader.wake()
         self._send()
         self._count()
@@ -107,9 +111,10 @@ class Reading:
         for node in replica.voting_peers:
             replica.send(node, question)
 
-    def answered(self, sender: Member, round_answered: int) -> None:
-        if self._following and round_answered == self._round:
+    def answered(self, sender: Member, message: StillResponse) -> None:
+        if self._following and message.round == self._round:
             self._following.add(sender)
+            self._promised_s = min(self._promised_s, message.promised_s)
             self._count()
 
     def _count(self) -> None:
@@ -117,9 +122,8 @@ class Reading:
         if not replica.has_quorum(self._following):
             return
         self._following = set()
-        tuning = replica.config.tuning
-        drift = tuning.clock_drift_max
-        self.lease_until = self._began + tuning.election_timeout_s * (1.0 - drift) / (1.0 + drift)
+        drift = replica.config.tuning.clock_drift_max
+        self.lease_until = self._began + self._promised_s * (1.0 - drift) / (1.0 + drift)
         asked, self._asked = self._asked, []
         for offset, request in asked:
             replica.waiting.read(offset, request)

@@ -442,7 +442,7 @@ class Replica:
         agreed = to
         if span is not None and to != span.last and span.before.offset < self.published:
             # The place to cut at is unreadable, and with it something that was handed out: that is never given
-            # up. So the disk has what it had, and what is settled of it will be mended (seed 1419 of `all`).
+            # up. So the disk has what it had, and what is settled of it will be mended.
             agreed, to = span.before, event.head
             self.log.fall_back(agreed, to)
             self.ordering.durable = to
