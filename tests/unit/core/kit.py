@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from quorate.core import effects, events, raft
+from quorate.core.commands import ChangeMembership
 from quorate.core.effects import Effect
 from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span
+from quorate.core.events import ReadLevel
+from quorate.core.raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    GoneResponse,
+    StillResponse,
+    VoteResponse,
+)
+
+EffectKind = TypeVar("EffectKind", bound=Effect)
 
 N1, N2, N3, N4, N5 = (Member(node, 1) for node in range(1, 6))
 THREE = (N1, N2, N3)
+FIVE = (N1, N2, N3, N4, N5)
 TUNING = raft.Tuning(election_timeout_s=1.0, heartbeat_s=0.1, keep_behind=0)
 
 
@@ -90,8 +102,7 @@ class Bench:
             if self.replica.role.name != "prospect":
                 break
             if voter != self.replica.me:
-                asked = self.replica.times_asked
-                ordered = self.receive(voter, raft.messages.GoneResponse(self.replica.epoch, asked, True))
+                ordered = answer_gone(self, voter)
         assert self.replica.role.name == "candidate"
         return ordered
 
@@ -103,7 +114,7 @@ class Bench:
             if self.replica.role.name == "leader":
                 break
             if voter != self.replica.me:
-                ordered = self.receive(voter, raft.messages.VoteResponse(self.replica.epoch, True))
+                ordered = self.receive(voter, VoteResponse(self.replica.epoch, True))
         assert self.replica.role.name == "leader"
         return ordered
 
@@ -122,7 +133,7 @@ def leader(log: str = "1-0", **more: Any) -> Bench:
     bench.persist()
     for member in bench.replica.config.voters + bench.replica.config.learners:
         if member != N1:
-            bench.receive(member, raft.messages.AppendResponse(2, True, before, before, -1))
+            bench.receive(member, AppendResponse(2, True, before, before, -1))
             flushed(bench, member, before + 1)
     assert bench.replica.commit == before + 1
     return bench
@@ -136,14 +147,56 @@ def new_leader(log: str, **more: Any) -> Bench:
     return bench
 
 
+def following(log: str = "1-0", **more: Any) -> Bench:
+    """N2 follows N1 in epoch 1, and has just heard from it."""
+    bench = Bench(N2, log, epoch=1, **more)
+    bench.miss_leader()
+    bench.receive(N1, AppendEntries(1, bench.replica.log.head, bench.replica.log.head.offset))
+    return bench
+
+
+# ---- what it is told ----
+
+
 def propose(bench: Bench, request: int = 1, **header: Any) -> list[Effect]:
     return bench.tell(events.Proposed(request, (Header(0, 0, **({"size": 10} | header)),)))
 
 
+def change(
+    bench: Bench, *ensemble: Member, learners: tuple[Member, ...] = (), request: int = 7, version: int = 0
+) -> list[Effect]:
+    return bench.tell(events.Commanded(ChangeMembership(request, ensemble, learners, version)))
+
+
+def read(bench: Bench, request: int = 1, level: ReadLevel = ReadLevel.LINEARIZABLE) -> list[Effect]:
+    return bench.tell(events.ReadAsked(request, level))
+
+
+def lease(bench: Bench, request: int = 1) -> list[Effect]:
+    return read(bench, request, ReadLevel.LEASE)
+
+
+def still(bench: Bench, member: Member, number: int, promised_s: float = 1.0) -> list[Effect]:
+    return bench.receive(member, StillResponse(bench.replica.epoch, number, promised_s))
+
+
 def flushed(bench: Bench, follower: Member, offset: int) -> list[Effect]:
-    return bench.receive(
-        follower, raft.messages.AppendResponse(bench.replica.epoch, True, offset, offset, -1)
-    )
+    return bench.receive(follower, AppendResponse(bench.replica.epoch, True, offset, offset, -1))
+
+
+def catch_up(bench: Bench, *members: Member) -> list[Effect]:
+    """They have everything, flushed, and so has the leader."""
+    ordered = bench.persist()
+    for member in members:
+        ordered += flushed(bench, member, bench.replica.log.head.offset)
+    return ordered
+
+
+def keep_alive(bench: Bench, *members: Member) -> None:
+    """They have what is settled, and say so."""
+    commit = bench.replica.commit
+    for member in members:
+        bench.receive(member, AppendResponse(bench.replica.epoch, True, commit, commit, commit))
 
 
 def rest(bench: Bench) -> None:
@@ -152,24 +205,38 @@ def rest(bench: Bench) -> None:
     head = replica.log.head.offset
     for member in sorted(replica.membership.members):
         if member != replica.me:
-            answer = raft.messages.AppendResponse(replica.epoch, True, head, head, head, quiet=True)
+            answer = AppendResponse(replica.epoch, True, head, head, head, quiet=True)
             bench.receive(member, answer)
     bench.wake()
     assert replica.deadline() is None
 
 
+def depose(bench: Bench, epoch: int, *, by: Member = N2) -> list[Effect]:
+    """The leader hears of a later epoch from one that followed it."""
+    return bench.receive(by, AppendResponse(epoch, False, -1, -1, -1, theirs=NOWHERE))
+
+
+def answer_gone(bench: Bench, member: Member, *, gone: bool = True, asked: int = 0) -> list[Effect]:
+    """To the prospect's newest question, or to another: is the leader gone?"""
+    number = asked or bench.replica.times_asked
+    return bench.receive(member, GoneResponse(bench.replica.epoch, number, gone))
+
+
+# ---- what it orders ----
+
+
+def of_kind(ordered: list[Effect], kind: type[EffectKind]) -> list[EffectKind]:
+    return [effect for effect in ordered if isinstance(effect, kind)]
+
+
 def replies(ordered: list[Effect]) -> list[effects.Reply]:
     """The answers among the orders."""
-    return [effect for effect in ordered if isinstance(effect, effects.Reply)]
+    return of_kind(ordered, effects.Reply)
 
 
 def sent(ordered: list[Effect], to: Member | None = None) -> list[Any]:
     """The messages among the orders."""
-    return [
-        effect.message
-        for effect in ordered
-        if isinstance(effect, effects.Send) and (to is None or effect.to == to.node)
-    ]
+    return [effect.message for effect in of_kind(ordered, effects.Send) if to is None or effect.to == to.node]
 
 
 def orders(ordered: list[Effect]) -> list[Effect]:
@@ -178,7 +245,8 @@ def orders(ordered: list[Effect]) -> list[Effect]:
 
 
 __all__ = [
-    "N1", "N2", "N3", "N4", "N5", "NOWHERE", "THREE", "TUNING",
+    "FIVE", "N1", "N2", "N3", "N4", "N5", "NOWHERE", "THREE", "TUNING",
     "Bench", "EntryId", "Header", "Member", "Snapshot", "Span",
-    "at", "entries", "flushed", "leader", "new_leader", "orders", "propose", "recovered", "replies", "rest", "sent",
+    "answer_gone", "at", "catch_up", "change", "depose", "entries", "flushed", "following", "keep_alive", "leader",
+    "lease", "new_leader", "of_kind", "orders", "propose", "read", "recovered", "replies", "rest", "sent", "still",
 ]  # fmt: skip

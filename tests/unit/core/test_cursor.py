@@ -120,7 +120,7 @@ def test_what_is_in_flight_is_bounded_and_freed_by_answers() -> None:
 
 
 def test_a_follower_that_lost_what_it_had_not_flushed_is_found_again() -> None:
-    """A full disk refuses an entry that the follower had already agreed to (seed 85 of `all`)."""
+    """A full disk refused an entry that the follower had agreed to: it must not count as agreed for ever."""
     log = log_of(20)
     cursor = cursor_on(log)
     cursor.refused(log, probe=19, theirs=at("1-15"))

@@ -6,14 +6,12 @@ import msgspec
 import pytest
 
 from quorate.core import effects, events
-from quorate.core.commands import ChangeMembership
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Header, Kind, Membership, Standing, Wanted
 from quorate.core.raft.messages import (
     AppendEntries,
     AppendResponse,
     GoneRequest,
-    GoneResponse,
     HaveEntries,
     SnapshotChunk,
     TakeOver,
@@ -21,6 +19,7 @@ from quorate.core.raft.messages import (
     VoteResponse,
 )
 from tests.unit.core.kit import (
+    FIVE,
     N1,
     N2,
     N3,
@@ -34,32 +33,21 @@ from tests.unit.core.kit import (
     Member,
     Snapshot,
     Span,
+    answer_gone,
     at,
+    catch_up,
+    change,
+    depose,
     entries,
     flushed,
     leader,
     new_leader,
+    of_kind,
     propose,
     replies,
     rest,
     sent,
 )
-
-FIVE = (N1, N2, N3, N4, N5)
-
-
-def change(
-    bench: Bench, *ensemble: Member, learners: tuple[Member, ...] = (), request: int = 7
-) -> list[effects.Effect]:
-    return bench.tell(events.Commanded(ChangeMembership(request, ensemble, learners)))
-
-
-def catch_up(bench: Bench, *members: Member) -> list[effects.Effect]:
-    """They have everything, flushed, and so has the leader."""
-    ordered = bench.persist()
-    for member in members:
-        ordered += flushed(bench, member, bench.replica.log.head.offset)
-    return ordered
 
 
 def counts(bench: Bench) -> bool:
@@ -87,7 +75,7 @@ def joint_to(*ensemble: Member, joiners: tuple[Member, ...]) -> Bench:
 @pytest.mark.behaviour("YB-12")
 def test_newcomers_learn_first_and_what_is_wanted_stands_in_the_log() -> None:
     bench = leader()
-    ordered = change(bench, N1, N2, N3, N4, N5)
+    ordered = change(bench, *FIVE)
     learning = Membership(THREE, (N4, N5), wanted=Wanted(FIVE))
     assert effects.Append(3, (membership(2, 2, learning),)) in ordered
     assert bench.replica.membership == learning
@@ -134,17 +122,11 @@ def test_while_joint_a_majority_of_both_settles_and_elects() -> None:
     candidate.miss_leader()
     candidate.receive(N2, AppendEntries(1, at("1-0"), 0, (joint,)))
     candidate.persist()
-    assert sorted(effect.to for effect in candidate.wake() if isinstance(effect, effects.Send)) == [
-        2,
-        3,
-        4,
-        5,
-    ]
-    asked = candidate.replica.times_asked
+    assert sorted(send.to for send in of_kind(candidate.wake(), effects.Send)) == [2, 3, 4, 5]
     for voter in (N4, N5):
-        candidate.receive(voter, _gone(asked))
+        answer_gone(candidate, voter)
     assert candidate.replica.role.name == "prospect"
-    candidate.receive(N2, _gone(asked))
+    answer_gone(candidate, N2)
     assert candidate.replica.role.name == "candidate"
     candidate.persist()
     candidate.receive(N2, VoteResponse(2, True))
@@ -152,10 +134,6 @@ def test_while_joint_a_majority_of_both_settles_and_elects() -> None:
     assert candidate.replica.role.name == "candidate", "all of the old one, and one of the new"
     candidate.receive(N4, VoteResponse(2, True))
     assert candidate.replica.role.name == "leader"
-
-
-def _gone(asked: int) -> GoneResponse:
-    return GoneResponse(1, asked, True)
 
 
 @pytest.mark.behaviour("YB-13")
@@ -314,7 +292,7 @@ def test_a_change_that_still_learns_is_given_up_by_ordering_what_is() -> None:
 def test_who_waits_when_leadership_ends_hears_unknown_once() -> None:
     bench = leader()
     change(bench, N1, N2, N4)
-    ordered = bench.receive(N2, AppendResponse(9, False, -1, -1, -1, theirs=NOWHERE))
+    ordered = depose(bench, 9)
     assert replies(ordered) == [Reply(7, Outcome.UNKNOWN)]
 
 
@@ -372,9 +350,9 @@ def test_whoever_is_left_out_by_what_may_never_be_settled_can_still_stand() -> N
     assert (bench.replica.is_voter, bench.replica.is_leaving) == (False, True)
     bench.wake()
     assert bench.replica.role.name == "prospect"
-    bench.receive(N2, _gone(bench.replica.times_asked))
+    answer_gone(bench, N2)
     assert bench.replica.role.name == "prospect", "it does not count itself"
-    bench.receive(N3, _gone(bench.replica.times_asked))
+    answer_gone(bench, N3)
     assert bench.replica.role.name == "candidate"
 
 
@@ -414,7 +392,7 @@ def test_headers_that_were_read_for_somebody_who_left_are_dropped() -> None:
     del log._lasts[:3]
     bench.receive(N4, AppendResponse(2, False, 4, -1, -1, theirs=at("1-0")))
     ordered = bench.receive(N4, AppendResponse(2, True, 0, 0, -1))
-    (read,) = [effect for effect in ordered if isinstance(effect, effects.Read)]
+    (read,) = of_kind(ordered, effects.Read)
     change(bench, *THREE)
     catch_up(bench, N2)
     assert bench.tell(events.Loaded(read.token, entries("1-1 1-2"))) == []

@@ -9,21 +9,21 @@ from quorate.core.entry import Kind, NoOp
 from quorate.core.raft.messages import (
     AppendEntries,
     AppendResponse,
-    GoneResponse,
     VoteRequest,
     VoteResponse,
 )
 from tests.unit.core.kit import (
+    FIVE,
     N1,
     N2,
     N3,
     N4,
-    N5,
     NOWHERE,
     Bench,
     Header,
     Member,
     Span,
+    answer_gone,
     at,
     entries,
     orders,
@@ -43,8 +43,7 @@ def test_a_candidate_takes_the_next_epoch_and_asks_only_when_its_own_vote_is_flu
 
 @pytest.mark.behaviour("YB-3")
 def test_a_candidate_leads_with_a_majority_and_not_before() -> None:
-    five = (N1, N2, N3, N4, N5)
-    bench = Bench(N1, "1-0", voters=five)
+    bench = Bench(N1, "1-0", voters=FIVE)
     bench.stand()
     bench.persist()
     bench.receive(N2, VoteResponse(2, True))
@@ -106,13 +105,13 @@ def test_the_greatest_last_entry_wins(theirs: str, granted: bool) -> None:
 @pytest.mark.behaviour("OR-21")
 def test_a_shorter_log_may_lead_and_overwrite_a_higher_entry_that_no_majority_has() -> None:
     """N2 (last 1-1) wins with N3 and N4, and N1's 3-0 goes."""
-    n2 = Bench(N2, "1-0 1-1", voters=(N1, N2, N3, N4, N5), epoch=3)
+    n2 = Bench(N2, "1-0 1-1", voters=FIVE, epoch=3)
     n2.stand()
     n2.persist()
     n2.receive(N3, VoteResponse(4, True))
     n2.receive(N4, VoteResponse(4, True))
     assert n2.replica.role.name == "leader"
-    n1 = Bench(N1, "3-0", voters=(N1, N2, N3, N4, N5), epoch=3)
+    n1 = Bench(N1, "3-0", voters=FIVE, epoch=3)
     ordered = n1.receive(N2, AppendEntries(4, NOWHERE, -1, entries("1-0 1-1")))
     assert effects.Cut(2, NOWHERE) in ordered
     assert n1.log() == "1-0 1-1"
@@ -150,7 +149,7 @@ def test_a_learner_neither_stands_nor_is_asked() -> None:
     assert bench.replica.deadline() is None
     candidate = Bench(N1, "1-0", learners=(N4,))
     assert sent(candidate.wake(), N4) == []
-    candidate.tell(events.Received(N2, GoneResponse(1, candidate.replica.times_asked, True)))
+    answer_gone(candidate, N2)
     ordered = candidate.persist()
     assert len(sent(ordered, N2)) == 1
     assert sent(ordered, N4) == []

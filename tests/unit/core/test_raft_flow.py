@@ -16,8 +16,10 @@ from tests.unit.core.kit import (
     Bench,
     Snapshot,
     at,
+    catch_up,
     flushed,
     leader,
+    of_kind,
     propose,
     sent,
 )
@@ -36,8 +38,7 @@ def far_ahead(tuning: object, *, snapshot_bytes: int) -> tuple[Bench, list[effec
     bench = leader("1-0", tuning=tuning)
     for request in range(2 * HEADERS_MAX):
         propose(bench, request)
-        bench.persist()
-        flushed(bench, N3, bench.replica.log.head.offset)
+        catch_up(bench, N3)
     bench.tell(events.SnapshotTaken(Snapshot(at("2-4000"), 1, snapshot_bytes)))
     assert bench.replica.log.window[0].offset > 0
     cursor = bench.replica.role.cursors[2]  # type: ignore[attr-defined]
@@ -48,18 +49,18 @@ def far_ahead(tuning: object, *, snapshot_bytes: int) -> tuple[Bench, list[effec
 
 def test_the_log_is_read_where_a_snapshot_would_cost_more() -> None:
     _, ordered = far_ahead(FRUGAL, snapshot_bytes=10 * 4001)
-    assert [effect.first for effect in ordered if isinstance(effect, effects.Read)] == [2]
+    assert [read.first for read in of_kind(ordered, effects.Read)] == [2]
 
 
 def test_a_snapshot_is_sent_where_it_costs_less_than_what_it_stands_for() -> None:
     _, ordered = far_ahead(FRUGAL, snapshot_bytes=10 * 3000)
     assert [type(message) for message in sent(ordered, N2)] == [SnapshotChunk]
-    assert not any(isinstance(effect, effects.Read) for effect in ordered)
+    assert of_kind(ordered, effects.Read) == []
 
 
 def test_a_log_that_others_read_is_sent_whatever_it_costs() -> None:
     _, ordered = far_ahead(KEEPING, snapshot_bytes=1)
-    assert [effect.first for effect in ordered if isinstance(effect, effects.Read)] == [2]
+    assert [read.first for read in of_kind(ordered, effects.Read)] == [2]
 
 
 def test_after_the_snapshot_come_the_entries_behind_it() -> None:

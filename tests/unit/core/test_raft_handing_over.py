@@ -6,27 +6,35 @@ import msgspec
 import pytest
 
 from quorate.core import effects, events
-from quorate.core.commands import ChangeMembership, TransferLeadership
+from quorate.core.commands import TransferLeadership
 from quorate.core.effects import Outcome, Reply
 from quorate.core.raft.handing_over import AGAIN_AFTER
-from quorate.core.raft.messages import AppendEntries, AppendResponse, StillResponse, TakeOver, VoteRequest
+from quorate.core.raft.messages import AppendEntries, AppendResponse, TakeOver, VoteRequest
 from tests.unit.core.kit import (
     N1,
     N2,
     N3,
     N4,
     NOWHERE,
+    THREE,
     TUNING,
     Bench,
     Member,
     Span,
     at,
+    change,
+    depose,
     flushed,
+    following,
+    keep_alive,
     leader,
+    lease,
+    of_kind,
     propose,
     replies,
     rest,
     sent,
+    still,
 )
 
 UNWANTED = msgspec.structs.replace(TUNING, priority=0)
@@ -36,13 +44,8 @@ def transfer(bench: Bench, to: int, request: int = 7) -> list[effects.Effect]:
     return bench.tell(events.Commanded(TransferLeadership(request, to)))
 
 
-def keep_alive(bench: Bench, *members: Member) -> None:
-    for member in members:
-        bench.receive(member, AppendResponse(2, True, 1, 1, 1))
-
-
 def take_overs(ordered: list[effects.Effect]) -> list[int]:
-    return [e.to for e in ordered if isinstance(e, effects.Send) and isinstance(e.message, TakeOver)]
+    return [send.to for send in of_kind(ordered, effects.Send) if isinstance(send.message, TakeOver)]
 
 
 # ---- the leader ----
@@ -106,7 +109,7 @@ def test_it_succeeds_when_the_heir_is_heard_to_lead() -> None:
 def test_it_fails_when_somebody_else_leads() -> None:
     bench = leader()
     transfer(bench, 2)
-    bench.receive(N3, AppendResponse(3, False, -1, -1, -1, theirs=NOWHERE))
+    depose(bench, 3, by=N3)
     (reply,) = replies(bench.receive(N3, AppendEntries(3, at("2-1"), 1)))
     assert (reply.request, reply.outcome, reply.leader) == (7, Outcome.TIMED_OUT, 3)
     assert "node 3 leads" in reply.why
@@ -117,7 +120,7 @@ def test_it_fails_in_time_when_nobody_is_heard_to_lead() -> None:
     bench = leader()
     transfer(bench, 2)
     began = bench.now
-    bench.receive(N3, AppendResponse(3, False, -1, -1, -1, theirs=NOWHERE))
+    depose(bench, 3, by=N3)
     assert bench.replica.deadline() == began + TUNING.election_timeout_s
     (reply,) = replies(bench.wake())
     assert (reply.request, reply.outcome) == (7, Outcome.TIMED_OUT)
@@ -128,7 +131,7 @@ def test_it_fails_in_time_when_nobody_is_heard_to_lead() -> None:
 def test_whoever_asked_hears_once_also_where_the_leader_itself_is_elected_again() -> None:
     bench = leader()
     transfer(bench, 2)
-    bench.receive(N3, AppendResponse(3, False, -1, -1, -1, theirs=NOWHERE))
+    depose(bench, 3, by=N3)
     bench.persist()
     ordered: list[effects.Effect] = []
     while not replies(ordered):
@@ -176,7 +179,7 @@ def test_another_life_of_the_heir_never_takes_over() -> None:
 def test_a_step_of_a_change_meanwhile_must_reach_the_heir_too() -> None:
     bench = leader()
     transfer(bench, 2)
-    bench.tell(events.Commanded(ChangeMembership(8, (N1, N2, N3), (N4,))))
+    change(bench, *THREE, learners=(N4,), request=8)
     keep_alive(bench, N3)
     assert take_overs(bench.wake()) == []
     bench.persist()
@@ -192,25 +195,25 @@ def test_a_leader_at_rest_wakes_for_it() -> None:
 
 def test_no_lease_once_the_heir_was_let_go() -> None:
     bench = leader()
-    bench.tell(events.ReadAsked(1, events.ReadLevel.LEASE))
-    bench.receive(N2, StillResponse(2, 1, 1.0))
-    assert replies(bench.tell(events.ReadAsked(2, events.ReadLevel.LEASE)))
+    lease(bench)
+    still(bench, N2, 1)
+    assert replies(lease(bench, 2))
     transfer(bench, 2)
-    assert replies(bench.tell(events.ReadAsked(3, events.ReadLevel.LEASE))) == []
+    assert replies(lease(bench, 3)) == []
     while bench.now < 3:
         keep_alive(bench, N2, N3)
-        bench.receive(N2, StillResponse(2, bench.replica.role.reading._round, 1.0))  # type: ignore[attr-defined]
+        still(bench, N2, bench.replica.role.reading._round)  # type: ignore[attr-defined]
         bench.wake()
-    assert replies(bench.tell(events.ReadAsked(4, events.ReadLevel.LEASE))) == [], "given up, and still"
+    assert replies(lease(bench, 4)) == [], "given up, and still"
 
 
 def test_while_the_heir_is_behind_the_lease_goes_on() -> None:
     bench = leader()
-    bench.tell(events.ReadAsked(1, events.ReadLevel.LEASE))
-    bench.receive(N2, StillResponse(2, 1, 1.0))
+    lease(bench)
+    still(bench, N2, 1)
     propose(bench, 5)
     transfer(bench, 2)
-    assert replies(bench.tell(events.ReadAsked(2, events.ReadLevel.LEASE)))
+    assert replies(lease(bench, 2))
 
 
 # ---- the heir, and the others ----
@@ -218,9 +221,7 @@ def test_while_the_heir_is_behind_the_lease_goes_on() -> None:
 
 @pytest.mark.behaviour("YB-15")
 def test_the_heir_stands_at_once_and_says_why() -> None:
-    bench = Bench(N2, "1-0", epoch=1)
-    bench.miss_leader()
-    bench.receive(N1, AppendEntries(1, at("1-0"), 0))
+    bench = following()
     bench.receive(N1, TakeOver(1))
     assert (bench.replica.role.name, bench.replica.epoch) == ("candidate", 2)
     assert sent(bench.persist()) == [VoteRequest(2, at("1-0"), handed_over=True)] * 2

@@ -10,21 +10,24 @@ from quorate.core.effects import Outcome
 from quorate.core.entry import Flag, Header, Member, Snapshot, Span
 from quorate.core.raft.messages import AppendEntries, AppendResponse, SnapshotChunk, SnapshotResponse
 from tests.unit.core.kit import (
+    FIVE,
     N1,
     N2,
     N3,
-    N4,
     N5,
     NOWHERE,
     TUNING,
     Bench,
     at,
+    depose,
     entries,
     flushed,
+    keep_alive,
     leader,
     new_leader,
     orders,
     propose,
+    rest,
     sent,
 )
 
@@ -112,7 +115,7 @@ def test_too_many_unsettled_proposals_are_answered_busy() -> None:
 def test_those_who_wait_when_leadership_ends_hear_unknown() -> None:
     bench = leader()
     propose(bench)
-    ordered = bench.receive(N2, AppendResponse(9, False, -1, -1, -1, theirs=NOWHERE))
+    ordered = depose(bench, 9)
     assert effects.Reply(1, Outcome.UNKNOWN) in ordered
 
 
@@ -214,14 +217,9 @@ def test_a_snapshot_is_taken_every_so_often_and_the_log_shortened() -> None:
     assert bench.replica.log.base == at("2-2")
 
 
-def settled(bench: Bench) -> None:
-    for member in (N2, N3):
-        bench.receive(member, AppendResponse(2, True, 1, 1, 1))
-
-
 def test_an_idle_group_stops_ticking_when_everybody_has_agreed_to_rest() -> None:
     bench = leader()
-    settled(bench)
+    keep_alive(bench, N2, N3)
     (beat,) = sent(bench.wake(), N2)
     assert beat == AppendEntries(2, at("2-1"), 1, quiet=True)
     bench.receive(N2, AppendResponse(2, True, 1, 1, 1, quiet=True))
@@ -235,19 +233,14 @@ def test_an_idle_group_stops_ticking_when_everybody_has_agreed_to_rest() -> None
 def test_a_proposal_or_a_suspicion_ends_the_rest() -> None:
     for event in (events.Proposed(1, (Header(0, 0, size=1),)), events.Suspected(3)):
         bench = leader()
-        settled(bench)
-        bench.wake()
-        for member in (N2, N3):
-            bench.receive(member, AppendResponse(2, True, 1, 1, 1, quiet=True))
-        bench.wake()
-        assert bench.replica.deadline() is None
+        rest(bench)
         bench.tell(event)
         assert bench.replica.deadline() is not None
 
 
 @pytest.mark.behaviour("YB-3")
 def test_five_replicas_need_three() -> None:
-    bench = leader(voters=(N1, N2, N3, N4, N5))
+    bench = leader(voters=FIVE)
     propose(bench)
     bench.persist()
     flushed(bench, N2, 2)
@@ -265,13 +258,8 @@ def test_a_search_that_ends_inside_an_entry_streams_from_its_start() -> None:
 
 def test_a_resting_leader_that_hears_somebody_stir_puts_everybody_to_rest_again() -> None:
     bench = leader()
-    settled(bench)
-    bench.wake()
-    for member in (N2, N3):
-        bench.receive(member, AppendResponse(2, True, 1, 1, 1, quiet=True))
-    bench.wake()
-    assert bench.replica.deadline() is None
-    bench.receive(N3, AppendResponse(2, True, 1, 1, 1))
+    rest(bench)
+    keep_alive(bench, N3)
     assert bench.replica.deadline() is not None
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
 from quorate.core import effects, events, raft
 from quorate.core.raft.messages import (
     AppendEntries,
-    AppendResponse,
     GoneRequest,
     GoneResponse,
     StillRequest,
@@ -20,39 +17,25 @@ from quorate.core.raft.messages import (
 )
 from quorate.core.raft.prospect import LAST_RESORT_TURNS
 from tests.unit.core.kit import (
+    FIVE,
     N1,
     N2,
     N3,
     N4,
-    N5,
     NOWHERE,
     TUNING,
     Bench,
-    Member,
     Span,
+    answer_gone,
     at,
     flushed,
+    following,
+    keep_alive,
     leader,
     orders,
     rest,
     sent,
 )
-
-FIVE = (N1, N2, N3, N4, N5)
-
-
-def answer(bench: Bench, member: Member, *, gone: bool = True, asked: int = 0) -> list[effects.Effect]:
-    number = asked or bench.replica.times_asked
-    return bench.receive(member, GoneResponse(bench.replica.epoch, number, gone))
-
-
-def following(log: str = "1-0", **more: Any) -> Bench:
-    """N2 follows N1 in epoch 1, and has just heard from it."""
-    bench = Bench(N2, log, epoch=1, **more)
-    bench.miss_leader()
-    bench.receive(N1, AppendEntries(1, bench.replica.log.head, bench.replica.log.head.offset))
-    return bench
-
 
 # ---- whoever asks ----
 
@@ -71,12 +54,12 @@ def test_whoever_misses_its_leader_asks_every_other_voter_and_nothing_is_saved()
 def test_it_stands_when_a_majority_with_itself_misses_the_leader() -> None:
     bench = Bench(N1, "1-0", voters=FIVE, epoch=4)
     bench.wake()
-    answer(bench, N2)
-    answer(bench, N2)
+    answer_gone(bench, N2)
+    answer_gone(bench, N2)
     assert bench.replica.role.name == "prospect", "a repeated answer is one answer"
-    answer(bench, N3, gone=False)
+    answer_gone(bench, N3, gone=False)
     assert bench.replica.role.name == "prospect"
-    assert orders(answer(bench, N4)) == [effects.SaveState(1, raft.SavedState(5, N1))]
+    assert orders(answer_gone(bench, N4)) == [effects.SaveState(1, raft.SavedState(5, N1))]
     assert (bench.replica.role.name, bench.replica.epoch) == ("candidate", 5)
 
 
@@ -86,9 +69,9 @@ def test_an_answer_to_what_was_asked_earlier_says_nothing_about_now() -> None:
     bench.wake()
     earlier = bench.replica.times_asked
     bench.wake()
-    answer(bench, N2, asked=earlier)
+    answer_gone(bench, N2, asked=earlier)
     assert bench.replica.role.name == "prospect"
-    answer(bench, N2)
+    answer_gone(bench, N2)
     assert bench.replica.role.name == "candidate"
 
 
@@ -96,9 +79,9 @@ def test_an_answer_to_what_was_asked_earlier_says_nothing_about_now() -> None:
 def test_those_who_said_so_earlier_are_asked_anew() -> None:
     bench = Bench(N1, "1-0", voters=FIVE, epoch=4)
     bench.wake()
-    answer(bench, N2)
+    answer_gone(bench, N2)
     bench.wake()
-    answer(bench, N3)
+    answer_gone(bench, N3)
     assert bench.replica.role.name == "prospect", "N2 may hear the leader by now"
 
 
@@ -131,8 +114,8 @@ def test_a_leader_that_is_heard_ends_it(message: object) -> None:
     bench.wake()
     bench.receive(N2, message)
     assert (bench.replica.role.name, bench.replica.leader) == ("follower", 2)
-    answer(bench, N2)
-    answer(bench, N3)
+    answer_gone(bench, N2)
+    answer_gone(bench, N3)
     assert bench.replica.role.name == "follower", "what was said before is forgotten"
 
 
@@ -182,8 +165,8 @@ def test_a_node_that_nobody_wants_to_lead_asks_and_does_not_stand() -> None:
     """A leader at rest is woken by its question; otherwise its clock would run for ever."""
     bench = Bench(N1, "1-0", epoch=4, tuning=msgspec.structs.replace(TUNING, priority=0))
     assert len(sent(bench.wake())) == 2
-    answer(bench, N2)
-    answer(bench, N3)
+    answer_gone(bench, N2)
+    answer_gone(bench, N3)
     assert (bench.replica.role.name, bench.replica.epoch) == ("prospect", 4)
     bench.receive(N2, TakeOver(4))
     assert bench.replica.role.name == "candidate", "unless the leader itself wants it"
@@ -197,7 +180,7 @@ def test_it_stands_where_nobody_else_comes_to_lead() -> None:
     while bench.replica.role.name != "candidate":
         turns += 1
         bench.wake()
-        answer(bench, N2)
+        answer_gone(bench, N2)
         assert turns <= LAST_RESORT_TURNS
     assert turns == LAST_RESORT_TURNS
 
@@ -346,7 +329,7 @@ def test_a_leader_that_hears_no_majority_stands_down() -> None:
     bench.tell(events.Proposed(1, ()))
     ordered: list[effects.Effect] = []
     while bench.replica.role.name == "leader" and bench.now < 10:
-        bench.receive(N2, AppendResponse(2, True, 1, 1, 1))
+        keep_alive(bench, N2)
         ordered = bench.wake()
     assert bench.replica.role.name == "follower"
     assert (bench.replica.epoch, bench.replica.leader) == (2, 0)
@@ -359,8 +342,7 @@ def test_a_leader_that_hears_a_majority_leads_on() -> None:
     bench = leader(voters=FIVE)
     bench.tell(events.Proposed(1, ()))
     for _ in range(100):
-        bench.receive(N2, AppendResponse(2, True, 1, 1, 1))
-        bench.receive(N3, AppendResponse(2, True, 1, 1, 1))
+        keep_alive(bench, N2, N3)
         bench.wake()
     assert bench.replica.role.name == "leader"
 
@@ -380,10 +362,10 @@ def test_a_follower_that_does_not_answer_is_tried_less_often() -> None:
     bench.tell(events.Proposed(1, ()))
     tries = []
     for _ in range(80):
-        bench.receive(N2, AppendResponse(2, True, 1, 1, 1))
+        keep_alive(bench, N2)
         tries.append(len(sent(bench.wake(), N3)))
     assert all(tries[:8])
     assert sum(map(bool, tries[8:])) == 9, "one heartbeat of eight"
     flushed(bench, N3, 1)
-    bench.receive(N2, AppendResponse(2, True, 1, 1, 1))
+    keep_alive(bench, N2)
     assert sent(bench.wake(), N3), "it was heard of"

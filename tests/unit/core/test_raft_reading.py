@@ -6,47 +6,41 @@ import msgspec
 import pytest
 
 from quorate.core import effects, events
-from quorate.core.commands import ChangeMembership
 from quorate.core.effects import Outcome, Reply
 from quorate.core.events import ReadLevel
 from quorate.core.raft.leader import Leader
 from quorate.core.raft.messages import AppendEntries, AppendResponse, StillRequest, StillResponse, VoteRequest
 from tests.unit.core.kit import (
+    FIVE,
     N1,
     N2,
     N3,
     N4,
     N5,
-    NOWHERE,
     TUNING,
     Bench,
     Member,
     at,
+    catch_up,
+    change,
+    depose,
     entries,
     flushed,
+    following,
     leader,
+    lease,
     new_leader,
+    of_kind,
     propose,
+    read,
     replies,
     rest,
     sent,
+    still,
 )
 
-FIVE = (N1, N2, N3, N4, N5)
 LEASE_S = 1.0 * 0.9 / 1.1
 """What the leader's own clock may show: an election time-out, less what clocks may drift apart."""
-
-
-def read(bench: Bench, request: int = 1, level: ReadLevel = ReadLevel.LINEARIZABLE) -> list[effects.Effect]:
-    return bench.tell(events.ReadAsked(request, level))
-
-
-def lease(bench: Bench, request: int = 1) -> list[effects.Effect]:
-    return read(bench, request, ReadLevel.LEASE)
-
-
-def still(bench: Bench, member: Member, number: int, promised_s: float = 1.0) -> list[effects.Effect]:
-    return bench.receive(member, StillResponse(bench.replica.epoch, number, promised_s))
 
 
 def reading(bench: Bench) -> Leader:
@@ -138,11 +132,11 @@ def test_whoever_waits_when_leadership_ends_is_sent_elsewhere_once() -> None:
     bench = leader()
     read(bench, 1)
     read(bench, 2)
-    ordered = bench.receive(N2, AppendResponse(9, False, -1, -1, -1, theirs=NOWHERE))
+    ordered = depose(bench, 9)
     assert replies(ordered) == [Reply(1, Outcome.NOT_LEADER), Reply(2, Outcome.NOT_LEADER)]
     early = new_leader("1-0")
     read(early, 3)
-    ordered = early.receive(N2, AppendResponse(9, False, -1, -1, -1, theirs=NOWHERE))
+    ordered = depose(early, 9)
     assert replies(ordered) == [Reply(3, Outcome.NOT_LEADER)]
 
 
@@ -186,11 +180,9 @@ def test_a_read_at_rest_wakes_the_leader_whose_round_was_lost() -> None:
 def test_a_round_ends_where_the_leader_alone_counts_by_now() -> None:
     bench = leader()
     read(bench)
-    bench.tell(events.Commanded(ChangeMembership(9, (N1,))))
-    bench.persist()
-    flushed(bench, N2, 2)
-    bench.persist()
-    flushed(bench, N2, 3)
+    change(bench, N1)
+    catch_up(bench, N2)
+    catch_up(bench, N2)
     bench.persist()
     assert bench.replica.voting_peers == ()
     assert replies(bench.wake())[0].outcome is Outcome.SETTLED
@@ -199,13 +191,10 @@ def test_a_round_ends_where_the_leader_alone_counts_by_now() -> None:
 @pytest.mark.behaviour("YB-12")
 def test_while_a_change_is_joint_both_ensembles_must_still_follow() -> None:
     bench = leader()
-    bench.tell(events.Commanded(ChangeMembership(9, (N1, N4, N5))))
-    bench.persist()
-    flushed(bench, N4, 2)
-    flushed(bench, N5, 2)
-    flushed(bench, N2, 2)
+    change(bench, N1, N4, N5)
+    catch_up(bench, N4, N5, N2)
     assert bench.replica.membership.is_joint
-    assert {effect.to for effect in read(bench) if isinstance(effect, effects.Send)} == {2, 3, 4, 5}
+    assert {send.to for send in of_kind(read(bench), effects.Send)} == {2, 3, 4, 5}
     still(bench, N4, 1)
     assert replies(still(bench, N5, 1)) == []
     assert replies(still(bench, N3, 1)) == answered(offset=2)
@@ -300,15 +289,8 @@ def at_offset(bench: Bench, offset: int, request: int = 1) -> list[effects.Effec
     return bench.tell(events.ReadAsked(request, ReadLevel.AT_OFFSET, offset))
 
 
-def follower() -> Bench:
-    bench = Bench(N2, "1-0", epoch=1)
-    bench.miss_leader()
-    bench.receive(N1, AppendEntries(1, at("1-0"), 0))
-    return bench
-
-
 def test_any_replica_answers_at_an_offset_that_it_has() -> None:
-    bench = follower()
+    bench = following()
     assert at_offset(bench, 0) == [Reply(1, Outcome.SETTLED, 0, 1, 1)]
     assert at_offset(bench, -1) == [Reply(1, Outcome.SETTLED, 0, 1, 1)]
     learner = Bench(N4, "1-0", learners=(N4,), commit=0)
@@ -316,7 +298,7 @@ def test_any_replica_answers_at_an_offset_that_it_has() -> None:
 
 
 def test_a_read_at_an_offset_waits_until_that_is_settled_and_flushed_here() -> None:
-    bench = follower()
+    bench = following()
     at_offset(bench, 2)
     bench.receive(N1, AppendEntries(1, at("1-0"), 1, entries("1-1 1-2")))
     assert replies(bench.persist()) == [], "flushed, and 2 not settled"
@@ -324,7 +306,7 @@ def test_a_read_at_an_offset_waits_until_that_is_settled_and_flushed_here() -> N
 
 
 def test_a_read_at_an_offset_that_never_comes_is_given_up_also_at_rest() -> None:
-    bench = follower()
+    bench = following()
     bench.receive(N1, AppendEntries(1, at("1-0"), 0, quiet=True))
     assert bench.replica.deadline() is None
     at_offset(bench, 9)
@@ -336,7 +318,7 @@ def test_a_read_at_an_offset_that_never_comes_is_given_up_also_at_rest() -> None
 
 
 def test_a_read_at_an_offset_outlives_roles() -> None:
-    bench = follower()
+    bench = following()
     at_offset(bench, 1)
     bench.stand()
     bench.persist()
@@ -345,7 +327,7 @@ def test_a_read_at_an_offset_outlives_roles() -> None:
 
 
 def test_whoever_does_not_lead_says_who_does() -> None:
-    bench = follower()
+    bench = following()
     assert read(bench) == [Reply(1, Outcome.NOT_LEADER, leader=1)]
     assert lease(bench) == [Reply(1, Outcome.NOT_LEADER, leader=1)]
     bench.wake()

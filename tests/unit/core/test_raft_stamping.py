@@ -9,7 +9,7 @@ from quorate.core import effects, events
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Ceiling, Header, Kind, Standing
 from quorate.core.raft.messages import AppendEntries
-from tests.unit.core.kit import N1, N2, TUNING, Bench, Snapshot, at, flushed, leader, replies
+from tests.unit.core.kit import N1, N2, TUNING, Bench, Snapshot, at, catch_up, leader, of_kind, replies
 
 STAMPING = msgspec.structs.replace(TUNING, ceiling_s=2.0)
 NOON = 1_000_000
@@ -20,9 +20,7 @@ def propose(bench: Bench, wall_ms: int, request: int = 1) -> list[effects.Effect
 
 
 def settle(bench: Bench) -> list[Reply]:
-    ordered = bench.persist()
-    ordered += flushed(bench, N2, bench.replica.log.head.offset)
-    return replies(ordered)
+    return replies(catch_up(bench, N2))
 
 
 def ceiling(epoch: int, offset: int, upto: int) -> Header:
@@ -44,7 +42,7 @@ def found(upto: int) -> Bench:
 def test_the_ceiling_is_agreed_on_right_before_the_proposal_that_needs_it() -> None:
     bench = leader(tuning=STAMPING)
     ordered = propose(bench, NOON)
-    appended = [effect.headers for effect in ordered if isinstance(effect, effects.Append)]
+    appended = [append.headers for append in of_kind(ordered, effects.Append)]
     assert appended == [(ceiling(2, 2, NOON + 2000),), (Header(2, 3, size=10),)]
     assert settle(bench) == [Reply(1, Outcome.SETTLED, 3, 2, timestamp=NOON)]
 

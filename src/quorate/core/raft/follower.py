@@ -49,7 +49,7 @@ class Follower(Role):
         self.restart_clock()
 
     def beyond_repair(self) -> None:
-        """Tell the leader, which may be at rest, what is missing (seed 1096 of `all`)."""
+        """A leader that is at rest has to be told what is missing, or the damage would stay for ever."""
         if self.replica.leader:
             self._answer(accepted=True, probe=self.replica.verified.offset)
 

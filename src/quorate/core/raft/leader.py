@@ -341,8 +341,8 @@ class Leader(Role):
                 self.changing.go_on()
 
     def _contradict(self, cursor: Cursor, faulty: Span, commit: int) -> None:
-        """What this follower lost is not what we have, so nobody can give it back by its name (seed 201 of
-        `damage`). Name our entry there, and it gives its own up; but first the end of what is settled, and it
+        """What this follower lost is not what we have, so nobody can give it back by its name, and it would ask
+        for ever. Name our entry there, and it gives its own up; but first the end of what is settled, and it
         gets that back.
         """
         log = self.replica.log

@@ -516,7 +516,7 @@ class Replica:
 
     def _want_entries(self, sender: Member, message: messages.WantEntries) -> None:
         if sender.node == self.leader and message.epoch == self.epoch:
-            # Whoever has damage does not lead: it stood down, and we may be at rest (seed 10121).
+            # Whoever has damage does not lead: it stood down. At rest, we would wait for it for ever.
             self.role.suspected(sender.node)
         reason = why_not(self.log, message.span)
         if reason:
