@@ -122,6 +122,22 @@ class Keeper:
 
     # --- what a room adds ---
 
+    def describe(self) -> str:
+        """In one line, for people."""
+        raise NotImplementedError
+
+    def can_lead(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def voting_peers(self) -> tuple[int, ...]:
+        """The other nodes that count."""
+        raise NotImplementedError
+
+    def has_quorum(self, members: set[Member]) -> bool:
+        """Whether these are enough to decide something."""
+        raise NotImplementedError
+
     def saved_state(self) -> Any:
         """What must not be forgotten beside the log."""
         raise NotImplementedError
@@ -146,6 +162,13 @@ class Keeper:
             self.ordering.hold(self.ordering.issued, effects.Send(to, message))
         else:
             self.send(to, message)
+
+    def send_when_durable(self, to: int, message: Any) -> None:
+        """An answer that names the head waits until everything that was ordered is flushed."""
+        if self.ordering.idle:
+            self.send(to, message)
+        else:
+            self.ordering.hold(self.ordering.issued, effects.Send(to, message))
 
     def append(self, headers: tuple[Header, ...]) -> None:
         controls_count = len(self.log.controls)
@@ -424,4 +447,4 @@ COMMON_HANDLERS: dict[type, Callable[[Any, Any], None]] = {
     events.Commanded: Keeper._commanded,
     events.TimePassed: Keeper._time_passed,
 }
-"""All but `Started` and `Received`, which are a room's own."""
+"""All but `Started` and `Received`, which are a room's own. A room that overrides another has to name it, too."""

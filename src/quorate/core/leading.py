@@ -144,9 +144,8 @@ class Leading(Role):
             return False
         window = replica.log.window
         mean_bytes = sum(header.size for header in window) / max(1, sum(header.count for header in window))
-        behind = snapshot.last.offset - (
-            cursor.next - 1
-        )  # What is agreed on is not always known to be flushed.
+        # What is agreed on is not always known to be flushed.
+        behind = snapshot.last.offset - (cursor.next - 1)
         return bool(snapshot.size < behind * mean_bytes)
 
     def _read_for(self, cursor: Cursor) -> None:

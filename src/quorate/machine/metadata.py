@@ -12,6 +12,7 @@ import msgspec
 
 from quorate import batch
 from quorate.core.entry import Header, Kind, Member, Partition, partition_of
+from quorate.machine import shards
 
 METADATA_TOPIC = bytes(15) + b"\1"
 METADATA = partition_of(METADATA_TOPIC, 0)
@@ -134,7 +135,15 @@ class NoteReached(msgspec.Struct, frozen=True, tag="note reached"):
     at: int
 
 
-Command = RegisterNode | CreateTopic | DeleteTopic | TakeProducerIds | ChangeEnsemble | NoteReached
+Command = (
+    RegisterNode
+    | CreateTopic
+    | DeleteTopic
+    | TakeProducerIds
+    | ChangeEnsemble
+    | NoteReached
+    | shards.WriteShard
+)
 
 
 class _State(msgspec.Struct):
@@ -150,6 +159,8 @@ class _State(msgspec.Struct):
     """Where in the log each node was first registered with the incarnation that it has."""
     replaced: dict[int, tuple[int, ...]] = {}
     """The incarnations that each node was registered with before, the newest last. None of them comes back."""
+    shards: shards.Shards = {}
+    """What operators keep, by partition."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -215,6 +226,10 @@ class Metadata:
         # ones were remembered, the first came before it.
         return incarnation == FIRST_INCARNATION or incarnation in self._state.replaced.get(node, ())
 
+    def shard(self, partition: Partition) -> shards.Stored | None:
+        """What an operator has written of it last."""
+        return self._state.shards.get(partition)
+
     def partitions_count(self) -> int:
         return sum(len(topic.ensembles) for topic in self._state.topics.values())
 
@@ -253,6 +268,8 @@ class Metadata:
             return self._change(command, offset)
         if isinstance(command, NoteReached):
             return self._reached(command)
+        if isinstance(command, shards.WriteShard):
+            return shards.write(self._state.shards, command, offset)
         state = self._state
         state.producer_ids[command.node] = (offset, state.next_producer_id)
         state.next_producer_id += PRODUCER_IDS_BLOCK

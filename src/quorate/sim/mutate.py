@@ -61,6 +61,8 @@ class Mutant(msgspec.Struct, frozen=True):
     overrides: dict[str, int | float]
     """Tunables by name."""
     changes: tuple[patching.Change, ...]
+    protocol: str = "raft"
+    """In whose worlds it is hunted."""
 
 
 class Caught(msgspec.Struct, frozen=True):
@@ -91,7 +93,7 @@ def describe(name: str, where: Path | None = None) -> Mutant:
 
 
 NEEDED = ("mutant", "does", "origin", "caught by", "seed", "faults", "nodes")
-OPTIONAL = ("learners", "set")
+OPTIONAL = ("learners", "set", "protocol")
 
 
 def _described(where: str, preamble: str, changes: tuple[patching.Change, ...]) -> Mutant:
@@ -124,6 +126,7 @@ def _described(where: str, preamble: str, changes: tuple[patching.Change, ...]) 
         learners,
         overrides,
         changes,
+        fields.get("protocol", "raft"),
     )
 
 
@@ -241,7 +244,7 @@ def story(name: str, seed: int | None = None, *, shrink: bool = False) -> list[H
 
 def _request(mutant: Mutant, seeds: Sequence[int], *, trace: bool = False, shrink: bool = False) -> Request:
     settings = mutant.faults, mutant.nodes, mutant.learners, mutant.overrides
-    return Request(tuple(seeds), *settings, trace, shrink)
+    return Request(tuple(seeds), *settings, trace, shrink, mutant.protocol)
 
 
 def _run(directory: Path, request: Request) -> list[Found]:

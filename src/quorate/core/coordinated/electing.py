@@ -4,8 +4,8 @@ Why the highest head of a majority has everything that is settled: whatever is s
 ensemble that may have been in force, a majority of the fencing ensemble meets each of those, and whoever was fenced
 takes nothing more from earlier leaders.
 
-One leader is chosen an epoch, and only once. If it does not answer, or was fenced anew since (it restarted), the next
-epoch begins; to choose again in this one could make two leaders of one epoch.
+One leader is chosen an epoch, and only once. If it does not answer, or was fenced anew since (it restarted), the
+next epoch begins; to choose again in this one could make two leaders of one epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quorate.core.coordinated.messages import (
     FenceRequest,
     FenceResponse,
 )
-from quorate.core.coordinated.shard import Shard, Status
+from quorate.core.coordinated.shard import Phase, Shard, Status
 from quorate.core.coordinated.tending import Tending
 from quorate.core.entry import EntryId, Member
 from quorate.core.quorum import majority
@@ -28,15 +28,18 @@ if TYPE_CHECKING:
 
 
 class Electing:
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, avoid: Member | None) -> None:
         assert operator.shard is not None
         self._operator = operator
         self._shard: Shard = operator.shard
+        change = self._shard.reconfiguration
+        self._avoid = change.old if change is not None and change.phase is Phase.WANTED else avoid
+        """Who is to go, or at least to lead no more: any majority without it will do as well."""
         self._fenced: dict[Member, FenceResponse] = {}
         self._request: BecomeLeaderRequest | None = None
         self._chosen: Member | None = None
         self._is_patient = True
-        """Whoever is to go is not chosen, as long as somebody else may come."""
+        """Whoever is to be avoided is, as long as somebody else may come."""
 
     def begin(self) -> None:
         self.retry()
@@ -84,8 +87,7 @@ class Electing:
 
     def _choose(self) -> None:
         """The highest head, once a majority is fenced (OX-8)."""
-        change = self._shard.reconfiguration
-        avoided = change.old if change is not None and self._is_patient else None
+        avoided = self._avoid if self._is_patient else None
         counted = {member: answer for member, answer in self._fenced.items() if member != avoided}
         if not self._shard.has_fenced(set(counted)):
             return
@@ -93,7 +95,7 @@ class Electing:
         eligible = [member for member in final if member in counted and not counted[member].faulty]
         if not eligible:
             return
-        leader = max(eligible, key=lambda member: (counted[member].head, -member.node))
+        leader = max(eligible, key=lambda member: (counted[member].head, member != self._avoid, -member.node))
         head = counted[leader].head
         damaged = [counted[member].head for member in final if member in counted and counted[member].faulty]
         if any(claim > head and self._may_be_settled(claim) for claim in damaged):

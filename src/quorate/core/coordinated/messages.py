@@ -1,9 +1,8 @@
 """What the operator and the nodes say to each other, each its own type, in the directions of the document (OX-36).
 
 Every message carries an epoch. The envelope names the partition, the sender with its incarnation, and the format
-version; a node answers whoever asked. Three pairs come to the document's sixteen messages: calling a
-reconfiguration off, fetching a snapshot in chunks, and asking who still follows (reads). Damaged entries are asked
-for as in every protocol (core/repairing.py).
+version; a node answers whoever asked. To the document's sixteen come: calling a reconfiguration off, fetching a
+snapshot in chunks, asking who still follows (core/reading.py), and asking for damaged entries (core/repairing.py).
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import msgspec
 from quorate.core.carrying import CarriesChunk
 from quorate.core.coordinated.shard import Reconfiguration
 from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span
+from quorate.core.reading import StillRequest, StillResponse
+from quorate.core.repairing import HaveEntries, WantEntries
 
 
 class FenceRequest(msgspec.Struct, frozen=True, gc=False, tag="fence?"):
@@ -117,7 +118,14 @@ class ChunkRequest(msgspec.Struct, frozen=True, gc=False, tag="chunk?"):
 
 
 class ChunkResponse(CarriesChunk, frozen=True, gc=False, tag="chunk"):
-    """The piece; of length 0 where this snapshot is no longer kept."""
+    """The piece."""
+
+
+class ChunkGone(msgspec.Struct, frozen=True, gc=False, tag="chunk gone"):
+    """This snapshot is no longer kept."""
+
+    epoch: int
+    snapshot: Snapshot
 
 
 class AddEntryRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="add entry?"):
@@ -140,6 +148,8 @@ class AddEntryResponse(msgspec.Struct, frozen=True, gc=False, omit_defaults=True
 
     epoch: int
     accepted: bool
+    probe: int
+    """The offset of `prev`."""
     matched: int
     commit: int
     head: EntryId
@@ -157,7 +167,7 @@ class PrepareReconfigurationRequest(msgspec.Struct, frozen=True, gc=False, tag="
 
 
 class PrepareReconfigurationResponse(msgspec.Struct, frozen=True, gc=False, tag="prepare"):
-    """Leader to operator; not `prepared`: it does not lead. For a new node with a snapshot of all that is settled."""
+    """Leader to operator; not `prepared`: it does not lead. For a new node, a snapshot of all that is settled."""
 
     epoch: int
     prepared: bool
@@ -172,7 +182,7 @@ class CommitReconfigurationRequest(msgspec.Struct, frozen=True, gc=False, tag="c
 
 
 class CommitReconfigurationResponse(msgspec.Struct, frozen=True, gc=False, tag="commit"):
-    """Leader to operator; `leads` and not `done`: something settled would be on too few nodes; ask again (OX-35)."""
+    """Leader to operator; not `done` though it `leads`: something settled would be on too few; ask again (OX-35)."""
 
     epoch: int
     leads: bool
@@ -212,6 +222,11 @@ Message = (
     | AbortReconfigurationResponse
     | ChunkRequest
     | ChunkResponse
+    | ChunkGone
+    | StillRequest
+    | StillResponse
+    | WantEntries
+    | HaveEntries
 )
 
 ToOperator = (

@@ -36,8 +36,8 @@ class OperatorTuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid
     retry_s: float = 0.2
     """What was not answered is asked again after this long."""
     patience_s: float = 1.5
-    """A chosen leader that does not answer is given up, and a shard that another operator left half-done taken over,
-    after this long."""
+    """A chosen leader that does not answer is given up, and a shard that another operator left half-done taken
+    over, after this long."""
     watch_s: float = 2.0
     """How often an operator with nothing to do looks whether another has died in the middle of something."""
 
@@ -94,6 +94,7 @@ class Operator:
         self._give_up_at: float | None = None
         self._token = 0
         self._reading = False
+        self._is_peeking = False
         self._writing: tuple[Shard, Then] | None = None
         self._order: Order | None = None
         """The one that waits for its end."""
@@ -123,6 +124,15 @@ class Operator:
         self.task = Idle()
         self._retry_at = self._give_up_at = None
         self._writing = None
+        self._ask_store()
+        self._is_peeking = False
+
+    def peek(self) -> None:
+        """Whether what is under way is still what the store says: another operator may have ended it."""
+        self._ask_store()
+        self._is_peeking = True
+
+    def _ask_store(self) -> None:
         self._reading = True
         self._token += 1
         self._look_at = self.now + self.tuning.patience_s  # The answer may never come.
@@ -131,7 +141,9 @@ class Operator:
     def write(self, shard: Shard, then: Then) -> None:
         """Nothing else is done until that is known to be written."""
         assert self._writing is None
+        self.task = Idle()
         self._token += 1
+        self._reading = False
         self._writing = shard, then
         self._retry_at = self._give_up_at = None
         self._look_at = self.now + self.tuning.patience_s
@@ -139,12 +151,17 @@ class Operator:
 
     @property
     def is_waiting_for_store(self) -> bool:
-        return self._reading or self._writing is not None
+        return (self._reading and not self._is_peeking) or self._writing is not None
 
     def _read(self, event: metadata.ShardRead) -> None:
         if event.token != self._token or not self._reading:
             return
         self._reading = False
+        if self._is_peeking and event.version == self.version:
+            self._look_at = self.now + self.tuning.watch_s
+            return
+        self.task = Idle()
+        self._retry_at = self._give_up_at = None
         before, self.version, self.shard = self._looked_at, event.version, event.shard
         self._looked_at = event.version
         if self.shard is None:
@@ -175,11 +192,13 @@ class Operator:
             self.look()
 
     def _silent(self, event: metadata.StoreSilent) -> None:
-        if event.token == self._token and self.is_waiting_for_store:
-            self._reading = False
-            self._writing = None
+        if event.token != self._token:
+            return
+        if self._writing is not None:
             self._looked_at = 0  # What this operator may have written itself needs no waiting.
-            self._look_at = self.now + self.tuning.retry_s
+        self._reading = False
+        self._writing = None
+        self._look_at = self.now + self.tuning.retry_s
 
     # --- tasks ---
 
@@ -202,11 +221,10 @@ class Operator:
         self._look_at = self.now + self.tuning.watch_s
         task.begin()
 
-    def elect(self) -> None:
+    def elect(self, *, avoid: Member | None = None) -> None:
         """Let the next epoch begin: first in the store, then anywhere else (OX-5)."""
         shard = self.shard
         assert shard is not None
-        self.task = Idle()
         self.elections_count += 1
         change = shard.reconfiguration
         if change is not None and change.phase in (Phase.PREPARE, Phase.ABORT):
@@ -214,12 +232,11 @@ class Operator:
         elif change is not None and change.kind is Kind.CONTRACT:
             change = msgspec.structs.replace(change, phase=Phase.WANTED)
         following = Shard(shard.epoch + 1, Status.ELECTION, shard.ensemble, None, change)
-        self.write(following, lambda: self.begin(Electing(self)))
+        self.write(following, lambda: self.begin(Electing(self, avoid)))
 
     def _begin_wanted(self, shard: Shard, change: Reconfiguration) -> None:
         if change.old is not None and change.old == shard.leader:
             self.begin(Tending(self))  # Nobody else could lead; perhaps later.
-            self.give_up_after(4 * self.tuning.patience_s)
             return
         self.reconfigure(change)
 
@@ -229,7 +246,6 @@ class Operator:
         assert shard is not None
         assert shard.status is Status.STEADY
         assert change.old != shard.leader, "a leader is moved first (OX-31)"
-        self.task = Idle()
         self.reconfigurations_count += 1
         change = msgspec.structs.replace(change, phase=Phase.PREPARE)
         following = Shard(shard.epoch + 1, Status.STEADY, shard.ensemble, shard.leader, change)
@@ -276,10 +292,10 @@ class Operator:
             if self.task.retry():
                 self.retry_after(self.tuning.retry_s)
         if self._look_at is not None and self.now >= self._look_at:
-            if type(self.task) is Tending or type(self.task) is Idle:
+            if type(self.task) is Idle:
                 self.look()
             else:
-                self._look_at = self.now + self.tuning.watch_s
+                self.peek()
 
     # --- orders ---
 
@@ -296,7 +312,7 @@ class Operator:
         self._order = order
         change = shard.reconfiguration
         if isinstance(order, MoveLeader):
-            self.elect()
+            self.elect(avoid=shard.leader)
         elif isinstance(order, CallOff):
             assert change is not None
             self.call_off()
@@ -305,7 +321,6 @@ class Operator:
             if order.old == shard.leader and order.old is not None:
                 # First the leader is moved; and whoever goes on with that knows what for.
                 wanted = msgspec.structs.replace(shard, reconfiguration=change)
-                self.task = Idle()
                 self.write(wanted, self.elect)
             else:
                 self.reconfigure(change)
@@ -343,7 +358,6 @@ class Operator:
         change = shard.reconfiguration
         assert change is not None
         assert change.phase is not Phase.COMMIT
-        self.task = Idle()
         if change.phase is Phase.WANTED:
             self.write(msgspec.structs.replace(shard, reconfiguration=None), self.settled)
             return

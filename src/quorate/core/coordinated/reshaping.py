@@ -1,7 +1,7 @@
 """The operator's part of a reconfiguration: prepare, commit, or call off (OX-26 to OX-35).
 
-Every request can be repeated: the leader knows by epoch and change whether it has done it already. Whoever reads the
-store knows which phase was begun, and begins it again.
+Every request can be repeated: the leader knows by epoch and change whether it has done it already. Whoever reads
+the store knows which phase was begun, and begins it again.
 """
 
 from __future__ import annotations

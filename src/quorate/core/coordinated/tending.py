@@ -42,11 +42,12 @@ class Tending:
         for member in attached:
             self._missing.pop(member, None)
         self._missing.update(late)
-        self.begin()
 
     def begin(self) -> None:
-        self._asked = 0
-        self._operator.retry_after(0.0 if self._missing else self._operator.tuning.retry_s)
+        if self._shard.reconfiguration is not None:
+            self._operator.give_up_after(4 * self._operator.tuning.patience_s)
+        if self._missing:
+            self._operator.retry_after(0.0)
 
     def retry(self) -> bool:
         self._asked += 1

@@ -38,8 +38,7 @@ class Replica(Keeper):
         """The offset of its entry, or of the snapshot that says so; -1: it is the one at birth."""
         self.voters = frozenset[Member]()
         self.is_voter = False
-        self.voting_peers: tuple[int, ...] = ()
-        """Those of the other nodes that count."""
+        self._voting_peers: tuple[int, ...] = ()
         self._stood = Standing()
         """What stood at the newest snapshot that was ever known here, and where that was: it may be lost."""
         self._stood_at = -1
@@ -73,6 +72,10 @@ class Replica(Keeper):
     def may_stand(self) -> bool:
         """Whether to try to lead without being asked to."""
         return self.config.tuning.priority > 0 and self.can_lead()
+
+    @property
+    def voting_peers(self) -> tuple[int, ...]:
+        return self._voting_peers
 
     def has_quorum(self, members: set[Member]) -> bool:
         """Whether these are enough by the membership in force."""
@@ -113,7 +116,7 @@ class Replica(Keeper):
         nodes = {member.node for member in membership.members} - {self.me.node}
         self.peers = self.repairing.peers = tuple(sorted(nodes))
         voting = {member.node for member in self.voters} - {self.me.node}
-        self.voting_peers = tuple(sorted(voting))
+        self._voting_peers = tuple(sorted(voting))
         self.role.membership_changed()
 
     # --- roles ---
