@@ -7,7 +7,7 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
 from quorate.cli import say
-from quorate.sim.run import Sum, Verdict, Violation
+from quorate.sim.run import SUMMED, Sum, Verdict, Violation
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +36,8 @@ THROWN = {
 
 class Totals:
     """Everything that is summed up over verdicts."""
+
+    SUMMED = SUMMED
 
     def __init__(self, protocol: str) -> None:
         self.sum = Sum(protocol, violations=[])

@@ -145,6 +145,10 @@ class Keeper:
     def controls_changed(self) -> None:
         """Control entries came, or were cut, or a snapshot took their place."""
 
+    def release(self, effect: Effect) -> None:
+        """What waited for the disk may be said now."""
+        self.emit(effect)
+
     def have_snapshot(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
 
@@ -303,7 +307,7 @@ class Keeper:
 
     def _persisted(self, event: events.Persisted) -> None:
         for effect in self.ordering.complete(event.io):
-            self.emit(effect)
+            self.release(effect)
         while self._repairs and self._repairs[0][0] <= event.io:
             self.log.repaired(self._repairs.pop(0)[1])
             self.controls_changed()

@@ -1,7 +1,7 @@
 """What a leader does alike in every protocol: takes proposals, streams its log to cursors, answers what is settled.
 
-Entries go to the followers while they are still being flushed here; the leader counts itself like anybody else, when
-its own flush is done. How a follower comes to be streamed to, and who counts, is each room's own.
+Entries go to the followers while they are still being flushed here; the leader counts itself like anybody else,
+when its own flush is done. How a follower comes to be streamed to, and who counts, is each room's own.
 """
 
 from __future__ import annotations

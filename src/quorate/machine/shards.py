@@ -1,7 +1,7 @@
 """Shards of `coordinated` in the metadata group's image: the linearizable store that operators need.
 
-A write names the version that its writer has seen, and changes nothing if there is another one by now: compare-and-set
-(OX-2, OX-3). Whoever wrote learns what came of it from the image, at the offset of the command or later.
+A write names the version that its writer has seen, and changes nothing if there is another one by now:
+compare-and-set (OX-2, OX-3). Whoever wrote learns what came of it from the image, at the offset of the command or later.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from quorate.core.coordinated.shard import Shard
+from quorate.core.entry import Partition
 
 
 class WriteShard(msgspec.Struct, frozen=True, tag="write shard"):
     """Let a partition's shard be this, if its version is still the one that was seen; 0: there is none."""
 
-    partition: bytes
+    partition: Partition
     version: int
     shard: Shard
 
@@ -26,7 +27,7 @@ class Stored(msgspec.Struct, frozen=True):
     shard: Shard
 
 
-Shards = dict[bytes, Stored]
+Shards = dict[Partition, Stored]
 """By partition."""
 
 

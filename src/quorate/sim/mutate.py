@@ -155,8 +155,8 @@ which is planted into a copy of the code, never into the code itself; then the s
 the invariant that should. `quorate mutants NAME` does that. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to
 add one.
 
-| mutant | what it does | origin | caught by | seed | faults | nodes |
-| --- | --- | --- | --- | --- | --- | --- |
+| mutant | what it does | origin | caught by | protocol | seed | faults | nodes |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -165,8 +165,8 @@ def page() -> str:
     rows = []
     for mutant in map(describe, names()):
         nodes = f"{mutant.nodes}" + (f" + {mutant.learners}" if mutant.learners else "")
-        cells = (mutant.name, mutant.does, mutant.origin, ", ".join(mutant.caught_by), str(mutant.seed))
-        rows.append(f"| {' | '.join(cells)} | {mutant.faults} | {nodes} |\n")
+        cells = (mutant.name, mutant.does, mutant.origin, ", ".join(mutant.caught_by), mutant.protocol)
+        rows.append(f"| {' | '.join(cells)} | {mutant.seed} | {mutant.faults} | {nodes} |\n")
     return PAGE_HEAD + "".join(rows)
 
 

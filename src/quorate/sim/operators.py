@@ -69,6 +69,8 @@ class Operators:
         """Told what each step of an operator has ordered."""
         self.on_crash: Callable[[int], None] = lambda operator: None
         """Told when one died by its fuse."""
+        self.history: list[list[Shard]] = [[] for _ in world.setup.shards]
+        """Of each shard: all that was ever written to the store, by whomever."""
         self.reconfigurations_count = 0
         """Changes of an ensemble that an operator knows to be written down as done."""
         for number in self.processes:

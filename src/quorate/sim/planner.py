@@ -6,6 +6,10 @@ that it asks for, and of every one on the way there.
 
 It also sees to those whose disk was wiped: they come back as another incarnation, and count again when the old one
 was swapped for the new one (reliability rule 4).
+
+What an order is answered is checked:
+
+- change-answer: a change that is said to be done was never written down as done, or was answered twice.
 """
 
 from __future__ import annotations
@@ -174,6 +178,7 @@ class Planner:
     def _order(self, number: int, shard: int, order: Order, what: str) -> None:
         what = f"p{shard} {what}"
         self.waiting[order.request] = (number, self.operators.life(number), what)
+        seen = max(0, len(self.operators.history[shard]) - 1)
         if self.world.trace is not None:
             self.world.trace.add(self.world.now, 0, "commanded", text=f"operator {number}: {what}")
 
@@ -181,12 +186,21 @@ class Planner:
             if self.waiting.pop(order.request, None) is None:
                 raise Violated("change-answer", f"{what} of operator {number} was answered twice")
             if reply.outcome is Outcome.SETTLED:
+                self._check(order, what, self.operators.history[shard][seen:])
                 self._count(order)
             elif reply.outcome is Outcome.REFUSED and not reply.why:
                 raise Violated("change-answer", f"{what} of operator {number} was refused without a reason")
 
         if not self.operators.command(number, shard, order, answer):
             self.waiting.pop(order.request, None)
+
+    def _check(self, order: Order, what: str, since: list[Shard]) -> None:
+        """What is said to be done must have been written down since it was ordered."""
+        if isinstance(order, Reconfigure) and not any(
+            (order.new is None or order.new in stored.ensemble) and order.old not in stored.ensemble
+            for stored in since
+        ):
+            raise Violated("change-answer", f"{what} is said to be done, and the store never said so")
 
     def _count(self, order: Order) -> None:
         if isinstance(order, Reconfigure):

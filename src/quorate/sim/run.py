@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from quorate.core.coordinated import Shard
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.invariant import Violated
 from quorate.core.raft.invariants import RaftInvariants
@@ -57,7 +58,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     def command(self) -> str:
         """What a person types to see this run again."""
-        profiles = "all" if self.faults == parse_profiles("all") else ",".join(self.faults) or "none"
+        usual = parse_profiles("all")
+        more = [name for name in self.faults if name not in usual]
+        named = ("all", *more) if set(usual) <= set(self.faults) else self.faults
+        profiles = ",".join(named) or "none"
         parts = [f"quorate sim {self.protocol} --seed {self.seed} --faults {profiles} --nodes {self.nodes}"]
         if self.learners is not None:
             parts.append(f"--learners {self.learners}")
@@ -195,7 +199,12 @@ class Run:
         oversight = self.tunables.oversight
         store = self._store()
         operators = Operators(self.world, store)
-        store.on_written = partial(room.wrote, self.invariants)
+
+        def wrote(shard: int, version: int, content: Shard) -> None:
+            room.wrote(self.invariants, shard, version, content)
+            operators.history[shard].append(content)
+
+        store.on_written = wrote
         operators.on_step = partial(room.operated, self.invariants)
         Watcher(self.world, operators, store, oversight.suspect_after_s).begin()
         return operators

@@ -12,6 +12,7 @@ from typing import Any
 from quorate.core import coordinated, effects, events
 from quorate.core.coordinated import metadata
 from quorate.core.coordinated.invariants import CoordinatedInvariants
+from quorate.core.coordinated.leader import Leader
 from quorate.core.coordinated.messages import (
     AddEntryRequest,
     AddEntryResponse,
@@ -112,6 +113,12 @@ def following(log: str = "1-0", *, epoch: int = 1, me: Member = N2, **more: Any)
     bench.persist()
     assert bench.replica.role.name == "follower"
     return bench
+
+
+def lead(bench: Bench) -> Leader:
+    """The role of one that leads."""
+    assert isinstance(bench.replica.role, Leader)
+    return bench.replica.role
 
 
 def flushed(bench: Bench, follower: Member, offset: int, *, epoch: int = 0) -> list[Effect]:
@@ -441,6 +448,6 @@ __all__ = [
     "N1", "N2", "N3", "N4", "N5", "OPERATOR", "THREE", "TUNING",
     "Bench", "CallOff", "Desk", "Kind", "MoveLeader", "Phase", "Reconfiguration", "Reconfigure", "Shard", "Status",
     "Town",
-    "at", "contract", "crown", "electing", "expand", "flushed", "following", "in_election", "leader", "of_kind",
-    "orders", "propose", "replies", "sent", "steady", "swap", "written",
+    "at", "contract", "crown", "electing", "expand", "flushed", "following", "in_election", "lead", "leader",
+    "of_kind", "orders", "propose", "replies", "sent", "steady", "swap", "written",
 ]  # fmt: skip

@@ -34,6 +34,7 @@ from tests.unit.core.coordinated_kit import (
     crown,
     flushed,
     following,
+    lead,
     leader,
     of_kind,
     orders,
@@ -297,7 +298,7 @@ def test_a_cursor_knows_what_was_pushed_and_what_is_confirmed() -> None:
     bench = leader()
     propose(bench)
     propose(bench, 2)
-    cursor = bench.replica.role.cursors[2]
+    cursor = lead(bench).cursors[2]
     assert (cursor.next - 1, cursor.matched) == (3, 1)
     flushed(bench, N2, 2)
     assert (cursor.next - 1, cursor.matched) == (3, 2)
@@ -368,6 +369,22 @@ def test_a_linearizable_read_asks_a_majority_after_it_began() -> None:
     assert isinstance(asked, StillRequest)
     ordered = bench.receive(N2, StillResponse(2, asked.round))
     assert ordered == [Reply(9, Outcome.SETTLED, 1, 2, leader=1)]
+
+
+def test_a_new_leader_answers_no_read_before_something_of_its_own_epoch_is_settled() -> None:
+    """Oxia #621: until then it does not know what is settled."""
+    bench = Bench(N1, "1-0", epoch=1)
+    crown(bench, 2, n2="1-0", n3="1-0")
+    bench.persist()
+    ordered = bench.tell(events.ReadAsked(9, ReadLevel.LINEARIZABLE))
+    for asked in sent(ordered, N2):
+        ordered += bench.receive(N2, StillResponse(2, asked.round))
+    assert of_kind(ordered, Reply) == []
+    ordered = flushed(bench, N2, 1)
+    for asked in sent(ordered, N3):
+        if type(asked) is StillRequest:
+            ordered += bench.receive(N3, StillResponse(2, asked.round))
+    assert Reply(9, Outcome.SETTLED, 1, 2, leader=1) in ordered
 
 
 def test_who_was_fenced_does_not_say_that_it_still_follows() -> None:

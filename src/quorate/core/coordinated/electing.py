@@ -135,6 +135,6 @@ class Electing:
         def written() -> None:
             operator.settled()
             if isinstance(operator.task, Tending):
-                operator.task.know(attached, late)
+                operator.task.gathering.know(attached, late)
 
         operator.write(steady, written)

@@ -182,7 +182,7 @@ class CommitReconfigurationRequest(msgspec.Struct, frozen=True, gc=False, tag="c
 
 
 class CommitReconfigurationResponse(msgspec.Struct, frozen=True, gc=False, tag="commit"):
-    """Leader to operator; not `done` though it `leads`: something settled would be on too few; ask again (OX-35)."""
+    """Leader to operator; not `done`, though it `leads`: something settled would be on too few. Again (OX-35)."""
 
     epoch: int
     leads: bool

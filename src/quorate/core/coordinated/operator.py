@@ -96,8 +96,8 @@ class Operator:
         self._reading = False
         self._is_peeking = False
         self._writing: tuple[Shard, Then] | None = None
-        self._order: Order | None = None
-        """The one that waits for its end."""
+        self._orders: list[Order] = []
+        """Those that wait for their end; one that is called off hears of it when that is stored."""
         self._effects: list[Any] = []
 
     # --- the door ---
@@ -165,11 +165,12 @@ class Operator:
         before, self.version, self.shard = self._looked_at, event.version, event.shard
         self._looked_at = event.version
         if self.shard is None:
-            self._end_order(Outcome.REFUSED, "there is no such shard")
+            for order in self._orders.copy():
+                self._end(order, Outcome.REFUSED, "there is no such shard")
             if self._birth is not None:
                 self.write(self._birth, self.elect)
             return
-        self._judge_order()
+        self._judge_orders()
         half_done = self.shard.status is Status.ELECTION or self.shard.reconfiguration is not None
         if half_done and before and before != event.version:
             # Somebody is at it. If they get on, this version will not be the newest for long.
@@ -307,9 +308,7 @@ class Operator:
             return
         shard = self.shard
         assert shard is not None
-        if self._order is not None:
-            self._end_order(Outcome.TIMED_OUT, "it was called off")
-        self._order = order
+        self._orders.append(order)
         change = shard.reconfiguration
         if isinstance(order, MoveLeader):
             self.elect(avoid=shard.leader)
@@ -367,34 +366,36 @@ class Operator:
 
     def settled(self) -> None:
         """An election or a reconfiguration is over."""
-        self._judge_order()
+        self._judge_orders()
         self.go_on()
 
-    def _judge_order(self) -> None:
+    def _judge_orders(self) -> None:
         """Whether what was ordered has happened, or can no longer happen."""
-        shard, order = self.shard, self._order
-        if order is None or shard is None:
-            return
+        for order in self._orders.copy():
+            self._judge(order)
+
+    def _judge(self, order: Order) -> None:
+        shard = self.shard
+        assert shard is not None
         change = shard.reconfiguration
         if isinstance(order, MoveLeader):
             if shard.status is Status.STEADY:
-                self._end_order(Outcome.SETTLED)
+                self._end(order, Outcome.SETTLED)
         elif isinstance(order, CallOff):
             if change is None or change.phase is Phase.COMMIT:
-                self._end_order(Outcome.SETTLED if change is None else Outcome.TIMED_OUT)
+                self._end(order, Outcome.SETTLED if change is None else Outcome.TIMED_OUT)
         else:
             is_in = order.new is None or order.new in shard.ensemble
             is_out = order.old is None or order.old not in shard.ensemble
             if is_in and is_out:
-                self._end_order(Outcome.SETTLED)
+                self._end(order, Outcome.SETTLED)
             elif change is None or (change.old, change.new) != (order.old, order.new):
-                self._end_order(Outcome.TIMED_OUT, "it was dropped; nothing has changed")
+                self._end(order, Outcome.TIMED_OUT, "it was dropped; nothing has changed")
 
-    def _end_order(self, outcome: Outcome, why: str = "") -> None:
-        order, self._order = self._order, None
-        if order is not None:
-            leader = self.shard.leader.node if self.shard is not None and self.shard.leader is not None else 0
-            self.emit(Reply(order.request, outcome, leader=leader, why=why))
+    def _end(self, order: Order, outcome: Outcome, why: str = "") -> None:
+        self._orders.remove(order)
+        leader = self.shard.leader.node if self.shard is not None and self.shard.leader is not None else 0
+        self.emit(Reply(order.request, outcome, leader=leader, why=why))
 
 
 _HANDLERS: dict[type, Any] = {

@@ -21,7 +21,7 @@ EventuallyReconfigurationCompletes; EventuallyAllValuesCommitted is that fresh p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorate.core.coordinated.messages import (
@@ -117,7 +117,8 @@ class OperatorInvariants:
         final = final_ensemble(shard)
         followers = [member for member, _ in message.followers]
         if leader is None or message.ensemble != final or any(member not in final for member in followers):
-            raise Violated("chosen-outsider", f"{who} lets n{to} lead: {message}; {shard} ends in {final}")
+            said = f"n{to} lead {names(message.ensemble)} with {names(followers)}"
+            raise Violated("chosen-outsider", f"{who} lets {said}; {shard} ends in {names(final)}")
         if leader in followers:
             raise Violated("valid-messages", f"{who} lets n{to} follow itself: {message}")
         other = self.chosen.setdefault((partition, message.epoch), leader)
@@ -264,6 +265,10 @@ STEPS: frozenset[tuple[Phase | None, Phase | None]] = frozenset(
     }
 )
 """Of a reconfiguration within an epoch, its end apart."""
+
+
+def names(members: Iterable[Member]) -> str:
+    return "{" + ",".join(f"n{member.node}" for member in members) + "}"
 
 
 def _begins(shard: Shard) -> bool:

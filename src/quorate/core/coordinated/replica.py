@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from quorate.core import events
+from quorate.core import effects, events
 from quorate.core.coordinated import messages
 from quorate.core.coordinated.config import Config, SavedState
 from quorate.core.coordinated.fenced import Fenced
@@ -113,6 +113,11 @@ class Replica(Keeper):
         self.leader = sender.node
         if sender.node not in self.peers:
             self.tell(tuple(sorted((*self.told, sender))))
+
+    def release(self, effect: effects.Effect) -> None:
+        """Whoever is fenced says nothing more of earlier epochs (OX-7)."""
+        if not isinstance(effect, effects.Send) or effect.message.epoch == self.epoch:
+            self.emit(effect)
 
     # --- facts ---
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from quorate.core.coordinated.gathering import Gathering
 from quorate.core.coordinated.messages import (
     AbortReconfigurationRequest,
     AbortReconfigurationResponse,
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from quorate.core.coordinated.operator import Operator
 
 
+PROMPT_TRIES = 3
+"""A change that goes well is over by then; if not, perhaps somebody does not follow whom it needs."""
+
+
 class Reshaping:
     def __init__(self, operator: Operator) -> None:
         shard = operator.shard
@@ -39,6 +44,10 @@ class Reshaping:
         self._leader: Member = shard.leader
         self._snapshot: SnapshotRequest | None = None
         """What the new node is to have, once the leader has prepared."""
+        self._gathering = Gathering(operator, shard)
+        self._has_adopted = self._change.phase is Phase.COMMIT
+        """The leader is known to be in this epoch: nobody is fenced with it before, or it would be deposed."""
+        self._tries = 0
 
     def begin(self) -> None:
         self.retry()
@@ -46,6 +55,9 @@ class Reshaping:
 
     def retry(self) -> bool:
         epoch, change = self._shard.epoch, self._change
+        self._tries += 1
+        if self._has_adopted and self._tries > PROMPT_TRIES:
+            self._gathering.ask()
         if self._snapshot is not None:
             assert change.new is not None
             self._operator.send(change.new, self._snapshot)
@@ -59,6 +71,7 @@ class Reshaping:
         return True
 
     def receive(self, sender: Member, message: Any) -> None:
+        self._gathering.receive(sender, message)
         phase = self._change.phase
         if sender == self._leader:
             if type(message) is PrepareReconfigurationResponse and phase is Phase.PREPARE:
@@ -75,6 +88,7 @@ class Reshaping:
                 self.retry()
 
     def _prepared(self, message: PrepareReconfigurationResponse) -> None:
+        self._has_adopted = message.prepared
         if not message.prepared:
             self._operator.elect()
         elif self._change.new is None:
@@ -84,7 +98,7 @@ class Reshaping:
             self.retry()
 
     def _commit(self) -> None:
-        """The store first: from here on the new node may be replicated to, and is fenced with the others (OX-19)."""
+        """The store first: from here on the new node may be sent entries, and is fenced like the others (OX-19)."""
         change = msgspec.structs.replace(self._change, phase=Phase.COMMIT)
         committing = msgspec.structs.replace(self._shard, reconfiguration=change)
         self._operator.write(committing, lambda: self._operator.begin(Reshaping(self._operator)))

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from quorate.core.entry import Member
-from quorate.core.quorum import majority
+from quorate.core.quorum import has_majority
 
 
 class Status(StrEnum):
@@ -80,7 +80,7 @@ class Shard(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def fencing_ensemble(self) -> tuple[Member, ...]:
-        """Whoever may have been replicated to: a majority of them meets every majority of before and after (OX-19)."""
+        """Whoever may have been sent entries: a majority of them meets each majority of before and after (OX-19)."""
         change = self.may_have_grown
         if change is None or change.new in self.ensemble:
             return self.ensemble
@@ -98,8 +98,14 @@ class Shard(msgspec.Struct, frozen=True, gc=False):
         return self.ensemble if change is None else change.applied_to(self.ensemble)
 
     def has_fenced(self, members: set[Member]) -> bool:
-        ensemble = self.fencing_ensemble
-        return sum(member in members for member in ensemble) >= majority(len(ensemble))
+        """Whether these meet every majority that may have settled something (OX-8).
+
+        A majority of the fencing ensemble does. So do majorities of both ensembles, which can be fewer nodes: a
+        node that is wiped again while it is swapped for itself does not stop the others.
+        """
+        if has_majority(members, self.fencing_ensemble):
+            return True
+        return has_majority(members, self.ensemble) and has_majority(members, self.final_ensemble)
 
     def __str__(self) -> str:
         nodes = "{" + ",".join(f"n{member.node}" for member in self.ensemble) + "}"

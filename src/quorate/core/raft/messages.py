@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from quorate.core import reading, repairing
 from quorate.core.carrying import CarriesChunk
 from quorate.core.entry import EntryId, Header, Snapshot, Span
-from quorate.core.reading import StillRequest as StillRequest
-from quorate.core.reading import StillResponse as StillResponse
-from quorate.core.repairing import HaveEntries as HaveEntries
-from quorate.core.repairing import WantEntries as WantEntries
 
 
 class GoneRequest(msgspec.Struct, frozen=True, gc=False, tag="gone?"):
@@ -105,6 +102,12 @@ class SnapshotResponse(msgspec.Struct, frozen=True, gc=False, tag="snapshot"):
     snapshot: Snapshot
     at: int
 
+
+StillRequest = reading.StillRequest
+StillResponse = reading.StillResponse
+WantEntries = repairing.WantEntries
+HaveEntries = repairing.HaveEntries
+"""Said alike in every protocol."""
 
 Message = (
     GoneRequest
