@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -20,7 +21,7 @@ from quorate.machine.metadata import (
     Topic,
     command_batch,
 )
-from quorate.node.client import Client, NotWritten, OutcomeUnknown
+from quorate.node.client import Client, NotDone, NotWritten, OutcomeUnknown
 from tests.cluster.growing import GrowingCluster
 from tests.cluster.support import QUICK_RAFT, batch_of, expect_no_traceback, run
 
@@ -243,6 +244,74 @@ def test_a_replaced_directory_that_comes_back_ends_and_the_newer_one_goes_on(tmp
             expect_no_traceback(beside, instead, *cluster.nodes.values())
 
     run(main())
+
+
+def test_a_current_image_has_whatever_was_settled_before_it_was_asked_for(tmp_path: Path) -> None:
+    """Of whichever node: followers learn what is settled a moment after the leader has answered."""
+
+    async def main() -> None:
+        with metadata_cluster(tmp_path, nodes=4) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await until_registered(cluster, client)
+                for number in range(25):
+                    topic = topic_on(f"t{number}", 1)
+                    await settle(client, CreateTopic(topic))
+                    asked = (client.image(node, (topic.name,), current=True) for node in cluster.nodes)
+                    for image in await asyncio.gather(*asked):
+                        assert image.is_current
+                        assert image.topics == (topic,)
+                for node in (1, 2):
+                    cluster.nodes[node].kill()
+                alone = await client.image(3, (topic.name,), current=True)
+                assert not alone.is_current
+                assert alone.topics == (topic,)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def test_a_node_that_is_forgotten_while_it_runs_ends(tmp_path: Path) -> None:
+    """And is told so when it comes back; with another directory it joins again."""
+
+    async def main() -> None:
+        with GrowingCluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await cluster.until_registered(client)
+                fourth = cluster.join(4, client)
+                await cluster.until_registered(client)
+                seen = (await client.image(1, ())).version
+                for _ in range(2):  # An order that is given again is the same one.
+                    await client.forget_node(4, seen=seen)
+                expect_forgotten(fourth)
+                shutil.move(cluster.nodes.pop(4).directory, tmp_path / "old")
+                await cluster.until_voters(client, (1, 2, 3))
+                fourth.format()  # As if it had never been there.
+                fourth.start()
+                expect_forgotten(fourth)
+                shutil.rmtree(fourth.directory)
+                fourth.format(replaces=True)
+                fourth.start()
+                cluster.nodes[4] = fourth
+                await cluster.until_registered(client)
+                await cluster.until_voters(client, (1, 2, 3))
+                with pytest.raises(NotDone, match="changed by somebody else"):
+                    await client.forget_node(4, seen=seen)
+                # The old disk is still void.
+                fourth.kill()
+                shutil.rmtree(fourth.directory)
+                shutil.move(tmp_path / "old", fourth.directory)
+                fourth.start()
+                expect_replaced(fourth)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def expect_forgotten(process: NodeProcess) -> None:
+    assert process.wait(START_TIMEOUT_S) == 1
+    assert "node 4 was forgotten with `quorate cluster forget`" in process.last_words()
 
 
 def test_a_node_that_is_replaced_while_it_runs_ends(tmp_path: Path) -> None:

@@ -150,6 +150,43 @@ def test_an_order_goes_on_whatever_becomes_of_who_gave_it(tmp_path: Path) -> Non
             assert person.does("topic transfer events --to 4") == "events/0 is led by node 4\n"
 
 
+def test_a_node_that_is_gone_for_good_is_forgotten(tmp_path: Path) -> None:
+    port, directory = free_row(1), tmp_path / "n4"
+    with DemoCluster(keep=False) as cluster:
+        cluster.start()
+        person = Operator(cluster.bootstrap)
+        person.does("topic create events --partitions 5")
+        with fourth_node(cluster, directory, port):
+            person.does("topic add events --node 4")
+            person.does("cluster add 4")
+        voting = person.is_refused("cluster forget 4")
+        assert "node 4: it votes in the metadata group; first take its vote away with" in voting
+        assert "`quorate cluster remove 4`" in voting
+        person.does("cluster remove 4")
+        copying = person.is_refused("cluster forget 4")
+        assert "it has copies, or is to have them: events/0, events/1, events/2 and 2 more" in copying
+        assert "`quorate cluster replace 4 --with NEW`" in copying
+        person.does("topic remove events --node 4")
+        assert "does not answer" in person.row("cluster status", 4)
+        assert person.does("cluster forget 4") == "node 4 is forgotten\n"
+        assert "127.0.0.1:" + str(port) not in person.does("cluster status")
+        assert "there is no node 4; there are: 1, 2, 3" in person.is_refused("cluster forget 4")
+        back = subprocess.run(
+            [sys.executable, "-m", "quorate", "node", str(directory)],
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+        assert back.returncode == 1
+        assert "node 4 was forgotten with `quorate cluster forget`" in back.stderr.splitlines()[-1]
+        assert "to let it join again, make another with --replaces" in back.stderr.splitlines()[-1]
+        shutil.rmtree(directory)
+        with fourth_node(cluster, directory, port, replaces=True):
+            assert person.row("cluster status", 4).split()[2:] == ["up", "follows", "0", "0", "0"]
+            person.does("topic add events --node 4")
+
+
 def test_what_cannot_be_done_is_said_in_one_line() -> None:
     with DemoCluster(keep=False) as cluster:
         cluster.start()
@@ -178,6 +215,8 @@ def test_what_cannot_be_done_is_said_in_one_line() -> None:
             "cluster add 9": "there is no node 9; there are: 1, 2, 3",
             "cluster add 1": "node 1 votes in the metadata group already",
             "cluster remove 9": "node 9 does not vote in the metadata group",
+            "cluster forget 9": "there is no node 9; there are: 1, 2, 3",
+            "cluster forget 1": "node 1: it votes in the metadata group",
             "cluster replace 9": "there is no node 9; there are: 1, 2, 3",
             "cluster replace 1": "node 1 has the disk that it had",
             "cluster replace 1 --with 2": "events/0: node 2 has a copy already",

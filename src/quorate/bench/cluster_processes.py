@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,14 +17,12 @@ from quorate.core.entry import Partition, partition_of
 from quorate.node.child import ChildFailed, NodeChild
 from quorate.node.client import Client, OutcomeUnknown, Unreachable
 from quorate.node.config import Address
+from quorate.node.ports import NoFreePorts, keep_row
 from quorate.node.requests import ReplicaStatus, Status
 
 TOPIC = bytes(range(16))
 POLL_S = 0.02
 START_TIMEOUT_S = 30.0
-PORTS = range(20_000, 32_000)
-"""Below the ports that systems hand out by themselves, so that no outgoing connection sits on one."""
-
 
 Found = TypeVar("Found")
 
@@ -182,32 +177,8 @@ def _agree(replicas: list[ReplicaStatus]) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    chance = Random()
-    found: list[int] = []
-    for _ in range(1000):
-        port = chance.choice(PORTS)
-        with socket.socket() as attempt:
-            try:
-                attempt.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found and _is_claimed(port):
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise ClusterFailed(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
-
-
-def _is_claimed(port: int) -> bool:
-    """For this process, until it ends: others that look for ports now do not take it before a node listens."""
-    if sys.platform != "linux":
-        return True
-    claim = socket.socket(socket.AF_UNIX)
+    """Ports that nobody has, and that are this process's until it ends."""
     try:
-        claim.bind(f"\0quorate-port-{port}")
-    except OSError:
-        claim.close()
-        return False
-    claim.detach()
-    return True
+        return [keep_row(1) for _ in range(count)]
+    except NoFreePorts as none:
+        raise ClusterFailed(str(none)) from none

@@ -35,6 +35,18 @@ It is never done by itself: only a person knows whether the old disk may come ba
 
 {CHANGE_EPILOG}"""
 
+FORGET_EPILOG = """\b
+[bold]Examples[/bold]
+quorate cluster forget 3               after `quorate cluster replace 3 --with 4`
+
+Nobody tries to reach it any more, and nobody keeps anything for it. If it comes back, it is told so and ends;
+with a directory made anew with --replaces it can join again.
+
+\b
+[bold]Exit code[/bold]
+0 it is so, 2 it cannot be done.
+"""
+
 
 def register(app: typer.Typer) -> None:
     cluster_app.command("status")(status)
@@ -42,6 +54,7 @@ def register(app: typer.Typer) -> None:
     cluster_app.command("add", epilog=CHANGE_EPILOG)(add)
     cluster_app.command("remove", epilog=CHANGE_EPILOG)(remove)
     cluster_app.command("replace", epilog=REPLACE_EPILOG)(replace)
+    cluster_app.command("forget", epilog=FORGET_EPILOG)(forget)
     app.add_typer(cluster_app, name="cluster")
 
 
@@ -58,11 +71,11 @@ def status(servers: Servers = SERVERS) -> None:
 
 
 async def _looked_at(orders: Orders) -> tuple[list[tuple[str, ...]], list[str]]:
-    from quorate.cli.orders import leader_status, phase
+    from quorate.cli.orders import MAY_BE_OLD, leader_status, phase
     from quorate.core.entry import partition_of
     from quorate.machine.metadata import METADATA
 
-    image, statuses = await orders.image(), await orders.statuses()
+    image, statuses = await orders.image(even_old=True), await orders.statuses()
     metadata = leader_status(statuses, METADATA)
     rows = [_row(info, statuses.get(info.node), metadata) for info in image.nodes]
     changes = [
@@ -70,8 +83,8 @@ async def _looked_at(orders: Orders) -> tuple[list[tuple[str, ...]], list[str]]:
         for topic in image.topics
         for number in sorted(topic.changes)
     ]
-    if metadata is None:
-        changes.insert(0, "nobody leads the metadata group; is a majority of its voters up?")
+    if not image.is_current:
+        changes.insert(0, MAY_BE_OLD)
     return rows, changes
 
 
@@ -105,8 +118,9 @@ def transfer(
     from quorate.machine.metadata import METADATA
 
     async def work(orders: Orders) -> None:
-        _expect_known(to, (await orders.image()).nodes)
-        if to not in await _voters(orders):
+        image = await orders.image()
+        _expect_known(to, image.nodes)
+        if to not in await orders.voters():
             raise WrongUsage(f"node {to} does not vote in the metadata group; `quorate cluster add {to}`")
         await orders.transfer(METADATA, "the metadata group", to)
 
@@ -118,8 +132,9 @@ def add(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_
     """Let one more node vote in the metadata group."""
 
     async def work(orders: Orders) -> list[int]:
-        _expect_known(node, (await orders.image()).nodes)
-        voters = await _voters(orders)
+        image = await orders.image()
+        voters = await orders.voters()
+        _expect_known(node, image.nodes)
         if node in voters:
             raise WrongUsage(f"node {node} votes in the metadata group already")
         nodes = sorted([*voters, node])
@@ -133,7 +148,8 @@ def remove(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WA
     """Let a node vote no more in the metadata group; it follows then."""
 
     async def work(orders: Orders) -> list[int]:
-        voters = await _voters(orders)
+        await orders.image(even_old=True)
+        voters = await orders.voters()
         if node not in voters:
             raise WrongUsage(f"node {node} does not vote in the metadata group")
         if len(voters) == 1:
@@ -166,7 +182,7 @@ def replace(
     async def work(orders: Orders) -> str:
         image = await orders.image()
         _expect_known(new, image.nodes)
-        voters = await _voters(orders)
+        voters = await orders.voters()
         wanted = [
             (topic, number, swapped(copies_of(topic, number), node, new))
             for topic in image.topics
@@ -184,7 +200,7 @@ def replace(
         if new == node:
             (life,) = [info.incarnation for info in image.nodes if info.node == node]
             votes = votes and voters[node] != life
-            wanted = [each for each in wanted if (each[0].name, each[1], node) in orders.lost]
+            wanted = [each for each in wanted if (each[0].name, each[1], node) in image.lost]
             if not votes and not wanted:
                 raise WrongUsage(STILL_THERE.format(node=node))
         if votes:  # First of all: everything else is agreed on there.
@@ -205,16 +221,16 @@ def replace(
         print(f"node {new} counts in {done}" + (f" in place of node {node}" if new != node else ""))
 
 
-async def _voters(orders: Orders) -> dict[int, int]:
-    """Who votes in the metadata group, or shall, where a change is open; with their incarnations."""
-    from quorate.cli.orders import leader_status
-    from quorate.machine.metadata import METADATA
+def forget(node: NodeArgument, servers: Servers = SERVERS) -> None:
+    """Say that a node is gone for good. It must have no vote and no copies."""
+    from quorate.cli.orders import carry_out
 
-    leader = leader_status(await orders.statuses(), METADATA)
-    if leader is None:
-        raise WrongUsage("nobody leads the metadata group; is a majority of its voters up?")
-    membership = leader.membership
-    return {member.node: member.incarnation for member in (membership.wanted or membership).ensemble}
+    async def work(orders: Orders) -> None:
+        _expect_known(node, (await orders.image(())).nodes)
+        await orders.forget(node)
+
+    carry_out(servers, work)
+    print(f"node {node} is forgotten")
 
 
 def _expect_known(node: int, known: tuple[NodeInfo, ...]) -> None:

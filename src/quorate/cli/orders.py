@@ -1,7 +1,8 @@
 """What `quorate topic` and `quorate cluster` order of a running cluster, over the nodes' own protocol.
 
-Changes of copies are given to one node, the *home*, and looked at there: it answers when it knows of them, so
-what it says next is not older. Where it goes away, another takes its place.
+Every look is at a current image: the node that is asked first learns what the metadata group has settled. So
+whatever one command has reported, the next one knows, whichever nodes they ask. An order says what was seen,
+and is refused where somebody else has changed that since.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SOON_S = 0.5
 NODE_DIGITS_MAX = 18
 LOOK_EVERY_S = 0.25
 
+NOBODY_LEADS = "nobody leads the metadata group; is a majority of its voters up?"
+MAY_BE_OLD = f"{NOBODY_LEADS} What is shown may be old"
 MAY_STAND = "the order may be given already; it goes on by itself then"
 STANDS = "what was ordered stands, and goes on by itself"
 
@@ -41,38 +44,90 @@ class Orders:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.lost: frozenset[tuple[str, int, int]] = frozenset()
-        """(topic, partition, node) of copies whose disk is gone, as of the last look."""
-        self._seen = -1
-        """The version of the image, likewise: what was changed since is not changed by what was seen."""
-        self._home = 0
+        self._seen: Image | None = None
+        """As of the last look: what was changed since is not changed by what was seen."""
+        self._voters_version = 0
+        """Of the metadata group's membership, likewise."""
         self.standing = ""
         """What is to be said of orders that were given, if a person interrupts."""
 
-    async def image(self, topics: Sequence[str] | None = None) -> Image:
-        """What the cluster is, as the home knows it."""
-        wanted = None if topics is None else tuple(topics)
-        why = "nobody answers"
-        nodes = tuple(dict.fromkeys((self._home or self.client.nodes[0], *self.client.nodes)))
-        for patience_s in (SOON_S, TIMEOUT_S):
-            for node in nodes:
-                try:
-                    async with asyncio.timeout(patience_s):
-                        image = await self.client.image(node, wanted)
-                except (Unreachable, BadRequest) as error:
-                    why = str(error)
-                    continue
-                except TimeoutError:
-                    why = f"node {node}: no answer"
-                    continue
-                self._home, self.lost, self._seen = node, frozenset(image.lost), image.version
-                return image
-        raise WrongUsage(f"the cluster does not answer: {why}; is it up?")
+    @property
+    def seen(self) -> Image:
+        assert self._seen is not None, "orders follow a look"
+        return self._seen
 
-    async def topic(self, name: str) -> Topic:
-        image = await self.image((name,))
+    async def image(self, topics: Sequence[str] | None = None, *, even_old: bool = False) -> Image:
+        """What the cluster is. Whatever a command has reported before this one began is in there.
+
+        Unless `even_old`: where no majority of the metadata group answers, this is what one node knows.
+        """
+        deadline = monotonic() + TIMEOUT_S
+        while True:
+            image = await self._ask(None if topics is None else tuple(topics))
+            if image.is_current or even_old:
+                break
+            if monotonic() >= deadline:
+                raise WrongUsage(NOBODY_LEADS)
+            await asyncio.sleep(LOOK_EVERY_S)
+        for info in image.nodes:
+            self.client.know(info.node, Address(info.host, info.port))
+        self._seen = image
+        return image
+
+    async def _ask(self, topics: tuple[str, ...] | None) -> Image:
+        """Of the first node that is sure of it; else of the one that knows most.
+
+        One node after the other is asked, without giving up those that do not answer soon.
+        """
+
+        async def of(node: int, after_s: float) -> Image | str:
+            await asyncio.sleep(after_s)
+            try:
+                return await self.client.image(node, topics, current=True)
+            except (Unreachable, BadRequest) as error:
+                return str(error)
+
+        first = self._seen.node if self._seen is not None else 0
+        nodes = sorted(self.client.nodes, key=lambda node: node != first)
+        asked = [asyncio.create_task(of(node, SOON_S * number)) for number, node in enumerate(nodes)]
+        old: Image | None = None
+        why = "nobody answers"
+        try:
+            for answered in asyncio.as_completed(asked):
+                image = await answered
+                if isinstance(image, str):
+                    why = image
+                elif image.is_current:
+                    return image
+                elif old is None or image.version > old.version:
+                    old = image
+        finally:
+            for task in asked:
+                task.cancel()
+        if old is None:
+            raise WrongUsage(f"the cluster does not answer: {why}; is it up?")
+        return old
+
+    async def voters(self) -> dict[int, int]:
+        """Who votes in the metadata group, or shall, where a change is open; with their incarnations.
+
+        Where the image that was seen may be old, the leader knows. Nothing can be settled while nodes that are
+        about to vote are gone, but for an order that takes that back.
+        """
+        membership = self.seen.metadata
+        if not self.seen.is_current:
+            leader = leader_status(await self.statuses(), METADATA)
+            if leader is None:
+                raise WrongUsage(NOBODY_LEADS)
+            membership = leader.membership
+        self._voters_version = membership.version
+        return {member.node: member.incarnation for member in (membership.wanted or membership).ensemble}
+
+    async def topic(self, name: str, *, even_old: bool = False) -> Topic:
+        image = await self.image((name,), even_old=even_old)
         if not image.topics:
-            raise no_such("topic", name, [topic.name for topic in (await self.image()).topics])
+            known = await self.image(even_old=even_old)
+            raise no_such("topic", name, [topic.name for topic in known.topics])
         return image.topics[0]
 
     async def statuses(self, timeout_s: float = STATUS_TIMEOUT_S) -> dict[int, Status]:
@@ -91,22 +146,27 @@ class Orders:
 
     async def change_topic(self, topic: Topic, number: int, nodes: Sequence[int]) -> None:
         partition = partition_of(topic.id, number)
-        self.client.expect_leader(partition, self._home)
-        change = self.client.change(partition, nodes, seen=self._seen, timeout_s=TIMEOUT_S)
+        self.client.expect_leader(partition, self.seen.node)  # Any node takes it, and that one answers.
+        change = self.client.change(partition, nodes, seen=self.seen.version, timeout_s=TIMEOUT_S)
         self.standing = self.standing or MAY_STAND
         await self._give(f"{topic.name}/{number}", change)
         self.standing = STANDS
 
     async def change_voters(self, nodes: Sequence[int], timeout_s: float) -> None:
-        """Until it is so; raises NotYet after that time."""
+        """In place of those of the last look, until it is so; raises NotYet after that time."""
         self.standing = self.standing or MAY_STAND
         try:
-            await self.client.change(METADATA, nodes, timeout_s=timeout_s)
+            await self.client.change(METADATA, nodes, seen=self._voters_version, timeout_s=timeout_s)
         except OutcomeUnknown:
             raise not_yet(timeout_s) from None
         except (NotDone, BadRequest) as refused:
             raise WrongUsage(f"the metadata group: {refused}") from refused
         self.standing = STANDS
+
+    async def forget(self, node: int) -> None:
+        self.standing = MAY_STAND
+        forget = self.client.forget_node(node, seen=self.seen.version, timeout_s=TIMEOUT_S)
+        await self._give(f"node {node}", forget)
 
     async def transfer(self, partition: Partition, what: str, to: int) -> None:
         self.standing = MAY_STAND
@@ -168,16 +228,18 @@ async def until_reached(orders: Orders, names: Sequence[str], timeout_s: float) 
     deadline = monotonic() + timeout_s
     said = ""
     while True:
-        topics = (await orders.image(names)).topics
-        going_on = [(topic, number) for topic in topics for number in sorted(topic.changes)]
-        if not going_on:
+        image = await orders.image(names, even_old=True)
+        going_on = [(topic, number) for topic in image.topics for number in sorted(topic.changes)]
+        if not going_on and image.is_current:
             return
         if monotonic() >= deadline:
             raise not_yet(timeout_s)
-        topic, number = going_on[0]
-        leader = leader_status(await orders.statuses(SOON_S), partition_of(topic.id, number))
-        more = f", and {len(going_on) - 1} more" if len(going_on) > 1 else ""
-        line = f"{topic.name}/{number}: {phase(topic, number, leader)}{more}"
+        line = NOBODY_LEADS
+        if going_on and image.is_current:
+            topic, number = going_on[0]
+            leader = leader_status(await orders.statuses(SOON_S), partition_of(topic.id, number))
+            more = f", and {len(going_on) - 1} more" if len(going_on) > 1 else ""
+            line = f"{topic.name}/{number}: {phase(topic, number, leader)}{more}"
         if line != said:
             say.progress_line(line)
             said = line

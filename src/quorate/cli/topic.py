@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorate.cli import say, topic_copies
 from quorate.cli.options import SERVERS, Servers
 from quorate.cli.wrong import WrongUsage
+
+if TYPE_CHECKING:
+    from quorate.cli.orders import Orders
 
 topic_app = typer.Typer(
     no_args_is_help=True, help="Create, list and delete topics of a running cluster, and move their copies."
@@ -66,13 +69,14 @@ def create(
 
 def list_(servers: Servers = SERVERS) -> None:
     """List the topics, with the node that leads each partition."""
-    from quorate.cli.orders import reached
+    from quorate.cli.orders import carry_out, reached
     from quorate.client import LATEST
-    from quorate.client.admin import list_topics
 
+    names = carry_out(servers, _names)
     with reached(servers) as cluster:
         rows = []
-        for topic in list_topics(cluster):
+        found = cluster.topics(names) if names else {}
+        for topic in (found[name] for name in names):
             led = {part.number: LATEST for part in topic.partitions if part.leader > 0}
             ends = cluster.offsets(topic.name, led)
             for part in topic.partitions:
@@ -84,6 +88,15 @@ def list_(servers: Servers = SERVERS) -> None:
         out.print(say.table("Topics", ("topic", "partition", "leader", "next offset"), rows, right=(1, 2, 3)))
     else:
         out.print("There are no topics; make one: quorate topic create NAME")
+
+
+async def _names(orders: Orders) -> list[str]:
+    from quorate.cli.orders import MAY_BE_OLD
+
+    image = await orders.image(even_old=True)
+    if not image.is_current:
+        say.progress_line(MAY_BE_OLD)
+    return [topic.name for topic in image.topics]
 
 
 def delete(name: Name, servers: Servers = SERVERS) -> None:

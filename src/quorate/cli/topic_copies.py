@@ -87,8 +87,8 @@ PARTITION_DIGITS_MAX = 9
 def register(topic_app: typer.Typer) -> None:
     topic_app.command("describe")(describe)
     topic_app.command("transfer", epilog=TRANSFER_EPILOG)(transfer)
-    topic_app.command("add", epilog=ADD_EPILOG)(add)
-    topic_app.command("remove", epilog=REMOVE_EPILOG)(remove)
+    topic_app.command("add", help="Let more nodes copy a topic.", epilog=ADD_EPILOG)(_command(added))
+    topic_app.command("remove", help="Let fewer nodes copy a topic.", epilog=REMOVE_EPILOG)(_command(removed))
     topic_app.command("replace", epilog=REPLACE_EPILOG)(replace)
 
 
@@ -102,10 +102,12 @@ def describe(name: Name, servers: Servers = SERVERS) -> None:
 
 
 async def _rows(orders: Orders, name: str) -> list[tuple[str, ...]]:
-    from quorate.cli.orders import leader_status, listed, nodes_of
+    from quorate.cli.orders import MAY_BE_OLD, leader_status, listed, nodes_of
     from quorate.core.entry import partition_of
 
-    topic, statuses = await orders.topic(name), await orders.statuses()
+    topic, statuses = await orders.topic(name, even_old=True), await orders.statuses()
+    if not orders.seen.is_current:
+        say.progress_line(MAY_BE_OLD)
     rows: list[tuple[str, ...]] = []
     up = set(statuses)
     for number, ensemble in enumerate(topic.ensembles):
@@ -133,7 +135,7 @@ def _missing(
     found = []
     for node in nodes:
         lag = [f"{lags[node]:,}"] if lags.get(node, 0) > 0 else []
-        if (name, number, node) in orders.lost:
+        if (name, number, node) in orders.seen.lost:
             found.append(f"node {node}: disk lost")
         elif node not in up:
             found.append(f"node {node}: {', '.join([*lag, 'does not answer'])}")
@@ -164,51 +166,41 @@ def transfer(
     carry_out(servers, work)
 
 
-def add(
-    target: Target,
-    node: Nodes,
-    servers: Servers = SERVERS,
-    no_wait: NoWait = False,
-    timeout: Timeout = WAIT_S,
-) -> None:
-    """Let more nodes copy a topic."""
-    from quorate.cli.orders import parse_nodes
+def _command(new_nodes: Callable[[Copies, list[int]], list[int]]) -> Callable[..., None]:
+    """A command that names nodes: from those that copy a partition, and these, to those that shall."""
 
-    more = parse_nodes(node, "--node")
+    def command(
+        target: Target,
+        node: Nodes,
+        servers: Servers = SERVERS,
+        no_wait: NoWait = False,
+        timeout: Timeout = WAIT_S,
+    ) -> None:
+        from quorate.cli.orders import parse_nodes
 
-    def added(copies: Copies) -> list[int]:
-        for each in more:
-            if each in copies.nodes:
-                raise copies.has_already(each)
-        return copies.nodes + more
+        named = parse_nodes(node, "--node")
+        _change(target, lambda copies: new_nodes(copies, named), servers, no_wait=no_wait, timeout_s=timeout)
 
-    _change(target, added, servers, no_wait=no_wait, timeout_s=timeout)
+    return command
 
 
-def remove(
-    target: Target,
-    node: Nodes,
-    servers: Servers = SERVERS,
-    no_wait: NoWait = False,
-    timeout: Timeout = WAIT_S,
-) -> None:
-    """Let fewer nodes copy a topic."""
-    from quorate.cli.orders import parse_nodes
+def added(copies: Copies, more: list[int]) -> list[int]:
+    for each in more:
+        if each in copies.nodes:
+            raise copies.has_already(each)
+    return copies.nodes + more
 
-    fewer = parse_nodes(node, "--node")
 
-    def removed(copies: Copies) -> list[int]:
-        for each in fewer:
-            if each not in copies.nodes:
-                raise copies.has_none(each)
-        left = [each for each in copies.nodes if each not in fewer]
-        if not left:
-            raise WrongUsage(
-                f"{copies.name}: the last copy cannot be removed; `quorate topic delete` removes all"
-            )
-        return left
-
-    _change(target, removed, servers, no_wait=no_wait, timeout_s=timeout)
+def removed(copies: Copies, fewer: list[int]) -> list[int]:
+    for each in fewer:
+        if each not in copies.nodes:
+            raise copies.has_none(each)
+    left = [each for each in copies.nodes if each not in fewer]
+    if not left:
+        raise WrongUsage(
+            f"{copies.name}: the last copy cannot be removed; `quorate topic delete` removes all"
+        )
+    return left
 
 
 def replace(
@@ -255,7 +247,7 @@ def _change(
         topic, numbers = await _found(orders, target)
         if lost:
             new_nodes(copies_of(topic, numbers[0]))
-            numbers = [number for number in numbers if (topic.name, number, lost) in orders.lost]
+            numbers = [number for number in numbers if (topic.name, number, lost) in orders.seen.lost]
             if not numbers:
                 raise WrongUsage(STILL_THERE.format(node=lost))
         wanted = {number: new_nodes(copies_of(topic, number)) for number in numbers}

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from random import SystemRandom
 
 import msgspec
 
@@ -31,13 +29,12 @@ from quorate.node.directory import (
     read_identity,
     write_durably,
 )
+from quorate.node.ports import HOST, NoFreePorts, keep_row, listen_once
 
 CLUSTER_FILE = "cluster.json"
 LOCK_FILE = "lock"
 OUTPUT_FILE = "node.log"
-HOST = "127.0.0.1"
 PORT_MAX = 65535
-ROWS_TRIED_MAX = 100
 _CLUSTER_BYTES_MAX = 65536
 
 
@@ -164,31 +161,20 @@ def make_all(directory: Path, cluster: LocalCluster) -> None:
 def expect_free(addresses: dict[int, Address]) -> None:
     """Say who has a port before anything is started."""
     for address in addresses.values():
-        with socket.socket() as attempt:
-            # As the node will: a connection that has just ended does not keep a port.
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                attempt.bind(address)
-                attempt.listen(1)
-            except OSError as error:
-                raise WrongUsage(
-                    f"port {address.port} is taken{_holder(address.port)}; stop that, or choose another --port"
-                ) from error
+        try:
+            listen_once(address)
+        except OSError as error:
+            raise WrongUsage(
+                f"port {address.port} is taken{_holder(address.port)}; stop that, or choose another --port"
+            ) from error
 
 
 def free_row(count: int) -> int:
-    """The first of so many neighbouring ports that nobody listens on now."""
-    from quorate.bench.cluster_processes import PORTS
-
-    chance = SystemRandom()
-    for _ in range(ROWS_TRIED_MAX):
-        port = chance.choice(PORTS)
-        try:
-            expect_free(planned(nodes=count, port=port).addresses())
-        except WrongUsage:
-            continue
-        return port
-    raise WrongUsage(f"no {count} free ports in a row between {PORTS.start} and {PORTS.stop}; free some")
+    """The first of so many neighbouring ports that nobody has, and that are this process's until it ends."""
+    try:
+        return keep_row(count)
+    except NoFreePorts as none:
+        raise WrongUsage(str(none)) from none
 
 
 LISTENS = "0A"

@@ -1,4 +1,4 @@
-"""Creating, deleting and listing topics. Any node takes such a request.
+"""Creating and deleting topics, and finding nodes. Any node takes such a request.
 
 A creation or deletion whose answer is lost may have happened (rule 9), so it is not sent twice: whoever asked
 hears that nobody answered, and can look.
@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from quorate.client.cluster import Cluster, TopicInfo, in_words
+from quorate.client.cluster import Cluster, in_words
 from quorate.client.errors import Refused, UnknownTopic, Unreachable
 from quorate.wire.cursor import BadMessage
 from quorate.wire.entities import make
@@ -53,19 +53,6 @@ def delete_topic(cluster: Cluster, name: str) -> None:
     values = {"topic_names": [name], "timeout": _timeout(cluster)}
     answer = _ask(cluster, cluster.ask_once, Api.DELETE_TOPICS, DELETE_VERSION, values)
     _judge(answer.responses, name)
-
-
-def list_topics(cluster: Cluster) -> list[TopicInfo]:
-    """All of them, by name."""
-    values = {
-        "topics": None,
-        "allow_auto_topic_creation": False,
-        "include_topic_authorized_operations": False,
-    }
-    answer = _ask(cluster, cluster.ask_anybody, Api.METADATA, METADATA_VERSION, values)
-    names = sorted(str(topic.name) for topic in answer.topics)
-    found = cluster.topics(names) if names else {}
-    return [found[name] for name in names]
 
 
 def find_nodes(cluster: Cluster) -> tuple[str, dict[int, tuple[str, int]]]:

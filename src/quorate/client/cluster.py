@@ -16,8 +16,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 
 from quorate.client.connection import Connection, left
 from quorate.client.errors import (
@@ -30,8 +28,9 @@ from quorate.client.errors import (
     Unreachable,
 )
 from quorate.wire.cursor import BadMessage
+from quorate.wire.entities import make
 from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
-from quorate.wire.messages import Api
+from quorate.wire.messages import Api, request_class
 
 EARLIEST, LATEST = -2, -1
 """In place of a timestamp: the first offset that is kept, and the one behind the last that is settled."""
@@ -317,20 +316,23 @@ class _Tries:
 # ---- requests ----
 
 
-def _metadata(names: Sequence[str]) -> MetadataRequest:
-    topics = tuple(MetadataRequestTopic(topic_id=None, name=name) for name in names)  # type: ignore[arg-type]
-    return MetadataRequest(
-        topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
+def _metadata(names: Sequence[str]) -> Any:
+    values = {
+        "topics": [{"topic_id": None, "name": name} for name in names],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+    return make(request_class(Api.METADATA, METADATA_VERSION), values)
 
 
-def _list_offsets(topic: str, wanted: Mapping[int, int]) -> ListOffsetsRequest:
-    partitions = tuple(
-        ListOffsetsPartition(partition_index=number, timestamp=timestamp)  # type: ignore[arg-type]
-        for number, timestamp in wanted.items()
-    )
-    topics = (ListOffsetsTopic(name=topic, partitions=partitions),)  # type: ignore[arg-type]
-    return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics)  # type: ignore[arg-type]
+def _list_offsets(topic: str, wanted: Mapping[int, int]) -> Any:
+    partitions = [{"partition_index": number, "timestamp": timestamp} for number, timestamp in wanted.items()]
+    values = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [{"name": topic, "partitions": partitions}],
+    }
+    return make(request_class(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION), values)
 
 
 def _topic_info(topic: Any) -> TopicInfo:

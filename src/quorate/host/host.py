@@ -180,8 +180,6 @@ class Host:
                 return
         no_room = self._why_no_room(payloads)
         if no_room is not None:
-            if context.numbered is not None and hosted.desk is not None:
-                hosted.desk.turn_away(context.numbered)
             answer(Reply(request, no_room, leader=hosted.replica.leader))
             return
         hosted.answers[request] = answer

@@ -23,8 +23,6 @@ from quorate.machine.producers import Numbered, Producers
 
 Answer = Callable[[Reply], None]
 
-TURNED_AWAY_MAX = 10_000
-"""Producers of whom is remembered that they were told to come again."""
 REPETITIONS_WAITING_MAX = 16
 """Requests with the same batch that wait for one flight; more are busy."""
 
@@ -104,38 +102,15 @@ class Flights:
 class Desk:
     """Judges the batches of producers for one replica."""
 
-    __slots__ = ("_flights", "_known", "_turned_away")
+    __slots__ = ("_flights", "_known")
 
     def __init__(self, known: Producers) -> None:
         self._known = known
         self._flights = Flights()
-        self._turned_away: dict[int, Numbered] = {}
-        """What each producer was told to send again, from the first to the last."""
-
-    def turn_away(self, batch: Numbered) -> None:
-        """There is no room for it now. Those behind it are not out of order, but have to wait for it, too.
-
-        A producer that hears *out of order* gives up its numbers and sends everything again under new ones, what is
-        settled elsewhere included: nobody could tell those apart.
-        """
-        waiting = self._turned_away.get(batch.producer_id)
-        if waiting is not None and waiting.epoch == batch.epoch:
-            first, last = min(waiting.first, batch.first), max(waiting.last, batch.last)
-            batch = Numbered(batch.producer_id, batch.epoch, first, last)
-        elif len(self._turned_away) >= TURNED_AWAY_MAX:
-            self._turned_away.clear()
-        self._turned_away[batch.producer_id] = batch
-
-    def _came_again(self, batch: Numbered) -> None:
-        waiting = self._turned_away.pop(batch.producer_id, None)
-        if waiting is not None and waiting.epoch == batch.epoch and waiting.last > batch.last:
-            rest = Numbered(batch.producer_id, batch.epoch, batch.last + 1, waiting.last)
-            self._turned_away[batch.producer_id] = rest
 
     def admit(self, request: int, batch: Numbered, answer: Answer, leader: Leading) -> Answer | None:
         """For a batch that is to be appended, whom to tell what became of it. Any other is answered here."""
         if leader.applied < leader.first:
-            self.turn_away(batch)
             answer(Reply(request, Outcome.BUSY, epoch=leader.epoch, leader=leader.node))
             return None
         self._flights.applied(leader.epoch, leader.applied)
@@ -152,7 +127,6 @@ class Desk:
         if refusal is not None:
             answer(Reply(request, refusal, epoch=leader.epoch, leader=leader.node))
             return None
-        self._came_again(batch)
         flight = Flight(batch, request, answer)
         self._flights.begin(flight)
         return lambda reply: self._landed(flight, reply)
@@ -178,26 +152,16 @@ class Desk:
             # A new producer starts with 0, too: its first batch may be on its way, refused here or lost with
             # an earlier leader. Only of one that was forgotten nobody knows where it is.
             anywhere = self._known.may_have_forgotten(batch.producer_id)
-            return None if batch.first == 0 or anywhere else self._gap(batch, None)
+            return None if batch.first == 0 or anywhere else Outcome.OUT_OF_ORDER
         if batch.epoch < epoch:
             return Outcome.FENCED
         if batch.epoch > epoch:
-            return None if batch.first == 0 else self._gap(batch, None)
+            return None if batch.first == 0 else Outcome.OUT_OF_ORDER
         if batch.follows(last):
             return None
         if producer is not None and producer.has_forgotten(batch):
             return Outcome.DUPLICATE
-        return self._gap(batch, last)
-
-    def _gap(self, batch: Numbered, last: int | None) -> Outcome:
-        """What is missing between this batch and the last one was turned away, and comes again; or it is lost."""
-        missing = self._turned_away.get(batch.producer_id)
-        if missing is None or missing.epoch != batch.epoch or missing.first >= batch.first:
-            return Outcome.OUT_OF_ORDER
-        if missing.first != 0 if last is None else not missing.follows(last):
-            return Outcome.OUT_OF_ORDER
-        self.turn_away(batch)
-        return Outcome.BUSY
+        return Outcome.OUT_OF_ORDER
 
     def _landed(self, flight: Flight, reply: Reply) -> None:
         """What became of a flight is said to everybody who waits for it.
@@ -211,6 +175,5 @@ class Desk:
             self._flights.forget()
         else:
             self._flights.refused(flight)
-            self.turn_away(flight.batch)
         for request, answer in flight.answers:
             answer(reply if request == reply.request else msgspec.structs.replace(reply, request=request))

@@ -6,9 +6,9 @@ refused is disconnected, as Kafka does, so that it notices.
 
 A batch is looked at as far as its header; its checksum is verified, its records are not opened.
 
-A producer with an id may have sent a batch before, and that one may be in the log. So whatever it is told to try
-again is "possibly written" or says nothing about earlier attempts, and what comes right behind such a batch is not
-called out of order (retrying.py).
+A producer with an id may have sent a batch before, and that one may be in the log. So whatever it is told to
+try again is "possibly written" or says nothing about earlier attempts, and what comes behind such a batch is
+not called out of order (retrying.py).
 """
 
 from __future__ import annotations
@@ -53,8 +53,6 @@ _ERRORS: dict[Outcome, int] = {
     Outcome.FENCED: ErrorCode.invalid_producer_epoch,
     Outcome.DUPLICATE: ErrorCode.duplicate_sequence_number,
 }
-_AGAIN = (Outcome.NOT_LEADER, Outcome.UNKNOWN, Outcome.BUSY, Outcome.FULL)
-"""After these a producer sends the batch again."""
 
 
 def handle(broker: Broker, call: Call) -> None:
@@ -116,8 +114,9 @@ class Producing:
     ) -> None:
         error, partition = self._broker.find(topic, number)
         if error:
-            if error == ErrorCode.not_leader_or_follower and records:
-                self._call.door.retrying.must_come_again(partition, _numbers_of(records))
+            numbers = _numbers_of(records) if records else None
+            if error == ErrorCode.not_leader_or_follower and numbers is not None:
+                self._call.door.retrying.judged(partition, numbers, Outcome.NOT_LEADER)
             raise Refused(ErrorCode(error))
         assert topic is not None
         if not records:
@@ -146,13 +145,8 @@ class Producing:
 
     def _judged(self, partition: Partition, numbers: Numbered, outcome: Outcome) -> int:
         """The error for a producer with an id, who may have sent this batch before."""
-        retrying = self._call.door.retrying
-        if outcome in _AGAIN:
-            retrying.must_come_again(partition, numbers)
-        elif outcome in (Outcome.SETTLED, Outcome.DUPLICATE):
-            retrying.is_there(partition, numbers)
-        is_only_behind = outcome is Outcome.OUT_OF_ORDER and retrying.is_behind(partition, numbers)
-        if outcome is Outcome.BUSY or is_only_behind:
+        outcome = self._call.door.retrying.judged(partition, numbers, outcome)
+        if outcome is Outcome.BUSY:
             return ErrorCode.not_enough_replicas_after_append
         return _ERRORS[outcome]
 

@@ -214,6 +214,7 @@ async def _delete_all(broker: Broker, call: Call, request: Any) -> None:
 
 
 async def _delete(broker: Broker, name: str | None, topic_id: uuid.UUID | None) -> dict[str, Any]:
+    await broker.node.metadata.catch_up()  # A topic that has just been created elsewhere is there.
     image = broker.node.metadata.image
     error, why = ErrorCode.none, None
     if name is not None:

@@ -135,6 +135,16 @@ class NoteReached(msgspec.Struct, frozen=True, tag="note reached"):
     at: int
 
 
+class ForgetNode(msgspec.Struct, frozen=True, tag="forget node"):
+    """That node is gone for good, and has no copies. The directory that it was registered with never counts
+    again."""
+
+    node: int
+    seen: int | None = None
+    """The version of the image that whoever wants it has seen. Where the node was registered anew since,
+    nothing is done. None: in any case."""
+
+
 Command = (
     RegisterNode
     | CreateTopic
@@ -142,6 +152,7 @@ Command = (
     | TakeProducerIds
     | ChangeEnsemble
     | NoteReached
+    | ForgetNode
     | shards.WriteShard
 )
 
@@ -158,7 +169,8 @@ class _State(msgspec.Struct):
     lives: dict[int, int] = {}
     """Where in the log each node was first registered with the incarnation that it has."""
     replaced: dict[int, tuple[int, ...]] = {}
-    """The incarnations that each node was registered with before, the newest last. None of them comes back."""
+    """The incarnations that each node was registered with before, the newest last. None of them comes back.
+    A node that is in here and is not registered was forgotten."""
     shards: shards.Shards = {}
     """What operators keep, by partition."""
 
@@ -218,13 +230,29 @@ class Metadata:
         return member.incarnation == info.incarnation or since <= member.incarnation < ADDED_MAX
 
     def is_replaced(self, node: int, *, incarnation: int) -> bool:
-        """Whether a directory that was made later has that one's place, so that it is never this node's again."""
-        known = self._state.nodes.get(node)
-        if known is None or known.incarnation == incarnation:
+        """Whether that directory is never this node's again: another has its place, or it was forgotten."""
+        known, before = self._state.nodes.get(node), self._state.replaced.get(node, ())
+        if (known is None and not before) or (known is not None and known.incarnation == incarnation):
             return False
         # Nobody is replaced by the first: where another one is known, even in an image from before replaced
         # ones were remembered, the first came before it.
-        return incarnation == FIRST_INCARNATION or incarnation in self._state.replaced.get(node, ())
+        return incarnation == FIRST_INCARNATION or incarnation in before
+
+    def is_forgotten(self, node: int) -> bool:
+        """A command said so, and it has not been registered with another directory since."""
+        return node in self._state.replaced and node not in self._state.nodes
+
+    def forgotten(self) -> list[int]:
+        return [node for node in self._state.replaced if node not in self._state.nodes]
+
+    def held_by(self, node: int) -> list[str]:
+        """The partitions of which a node has a copy, or is to have one."""
+        return [
+            f"{name}/{number}"
+            for name, topic in sorted(self._state.topics.items())
+            for number in range(len(topic.ensembles))
+            if any(member.node == node for member in topic.holders(number))
+        ]
 
     def shard(self, partition: Partition) -> shards.Stored | None:
         """What an operator has written of it last."""
@@ -270,6 +298,8 @@ class Metadata:
             return self._reached(command)
         if isinstance(command, shards.WriteShard):
             return shards.write(self._state.shards, command, offset)
+        if isinstance(command, ForgetNode):
+            return self._forget(command)
         state = self._state
         state.producer_ids[command.node] = (offset, state.next_producer_id)
         state.next_producer_id += PRODUCER_IDS_BLOCK
@@ -285,10 +315,24 @@ class Metadata:
         if known is None or known.incarnation != info.incarnation:
             state.lives[info.node] = offset
         if known is not None and known.incarnation != info.incarnation:
-            replaced = (*state.replaced.get(info.node, ()), known.incarnation)
-            state.replaced[info.node] = replaced[-REPLACED_KEPT_MAX:]
+            self._note_replaced(known)
         state.nodes[info.node] = info
         return known != info
+
+    def _note_replaced(self, info: NodeInfo) -> None:
+        replaced = (*self._state.replaced.get(info.node, ()), info.incarnation)
+        self._state.replaced[info.node] = replaced[-REPLACED_KEPT_MAX:]
+
+    def _forget(self, command: ForgetNode) -> bool:
+        state, node = self._state, command.node
+        if node not in state.nodes or self.held_by(node):
+            return False
+        if command.seen is not None and state.lives.get(node, 0) > command.seen:
+            return False
+        self._note_replaced(state.nodes.pop(node))
+        state.lives.pop(node, None)
+        state.producer_ids.pop(node, None)
+        return True
 
     def _create(self, topic: Topic) -> bool:
         state = self._state

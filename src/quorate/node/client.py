@@ -18,6 +18,7 @@ import msgspec
 from quorate.core.effects import Outcome
 from quorate.core.entry import Partition
 from quorate.core.events import ReadLevel
+from quorate.machine.metadata import METADATA
 from quorate.node import requests
 from quorate.node.codec import Hello, Refused, Welcome, decode_greeting, encode_greeting
 from quorate.node.config import Address
@@ -30,6 +31,7 @@ from quorate.node.requests import (
     Change,
     Fetch,
     Fetched,
+    Forget,
     Image,
     Propose,
     Read,
@@ -201,6 +203,10 @@ class Client:
         if self._addresses.get(node) != address:
             self._addresses = dict(sorted({**self._addresses, node: address}.items()))
 
+    def forget(self, node: int) -> None:
+        """It is gone for good: nobody asks it any more."""
+        self._addresses.pop(node, None)
+
     def expect_leader(self, partition: Partition, node: int) -> None:
         """A hint of whom to ask first."""
         if node in self._addresses:
@@ -274,6 +280,10 @@ class Client:
         await self._order(partition, Transfer(partition, to), timeout_s)
         self.expect_leader(partition, to)
 
+    async def forget_node(self, node: int, *, seen: int | None = None, timeout_s: float = 10.0) -> None:
+        """That node is gone for good; raises NotDone, OutcomeUnknown and BadRequest."""
+        await self._order(METADATA, Forget(node, seen), timeout_s)
+
     async def _order(self, partition: Partition, request: Request, timeout_s: float) -> Answered:
         deadline = monotonic() + timeout_s
         why = "no time was given"
@@ -331,11 +341,17 @@ class Client:
         assert isinstance(answer, Status)
         return answer
 
-    async def image(self, node: int, topics: tuple[str, ...] | None = None) -> Image:
-        """What that node knows of the cluster, and of these topics, or all; raises Unreachable, BadRequest."""
+    async def image(
+        self, node: int, topics: tuple[str, ...] | None = None, *, current: bool = False
+    ) -> Image:
+        """What that node knows of the cluster, and of these topics, or all (see `AskImage`).
+
+        Raises Unreachable, BadRequest.
+        """
         connection = await self.connect(node)
+        request = AskImage(topics, current)
         try:
-            answer, _ = await connection.request(AskImage(topics), (), monotonic() + CONNECT_TIMEOUT_S)
+            answer, _ = await connection.request(request, (), monotonic() + CONNECT_TIMEOUT_S)
         except OutcomeUnknown as error:
             raise Unreachable(str(error)) from error
         if isinstance(answer, Rejected):
@@ -348,6 +364,8 @@ class Client:
         async with self._opening.setdefault(node, asyncio.Lock()):
             connection = self._connections.get(node)
             if connection is None or not connection.is_open:
+                if node not in self._addresses:
+                    raise Unreachable(f"node {node} is not known")
                 connection = await Connection.open(self._cluster, node, self._addresses[node])
                 self._connections[node] = connection
             return connection

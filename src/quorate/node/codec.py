@@ -27,6 +27,12 @@ REPLACED = (
     "run the newer, or make another with --replaces"
 )
 """Why a node is refused that comes back with a directory in whose place another one was registered."""
+FORGOTTEN = (
+    "was forgotten with `quorate cluster forget`; its directory counts no more: "
+    "to let it join again, make another with --replaces"
+)
+"""Why a node is refused that somebody said was gone for good."""
+FOR_GOOD = (ANOTHER_DISK, REPLACED, FORGOTTEN)
 GREETING_TIMEOUT_S = 5.0
 """Whoever has not said hello, or welcome, by then is not somebody to talk to."""
 
@@ -70,7 +76,7 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 _BETWEEN_NODES = frozenset((Ping, Leads))
-_WITH_ENTRIES = frozenset((messages.AppendEntries, messages.HaveEntries))
+_WITH_ENTRIES = (messages.AppendEntries, messages.HaveEntries)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(_Envelope).decode
 _decode_greeting = msgspec.msgpack.Decoder(Greeting).decode
@@ -156,8 +162,8 @@ def _check(envelope: _Envelope) -> None:
         raise BadLetter(f"{kind.__name__} is said between replicas, and no partition is named")
     elif len(partition) != PARTITION_BYTES:
         raise BadLetter(f"{kind.__name__} with a partition's identity of {len(partition)} bytes")
-    if kind in _WITH_ENTRIES:
-        if message.headers:  # type: ignore[union-attr]
+    if isinstance(message, _WITH_ENTRIES):
+        if message.headers:
             raise BadLetter("headers without their frames")
         if envelope.frames_count < 0:
             raise BadLetter("a negative count")

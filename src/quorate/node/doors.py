@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import FORMAT_VERSION, Partition
+from quorate.machine.metadata import METADATA
 from quorate.node import orders, requests
 from quorate.node.codec import (
     GREETING_TIMEOUT_S,
@@ -21,6 +22,7 @@ from quorate.node.codec import (
     decode_parcel,
     encode_greeting,
 )
+from quorate.node.ensembles import settled_membership
 from quorate.node.letters import LETTER_BYTES_MAX, BadLetter, Letters
 from quorate.node.requests import (
     Answered,
@@ -29,6 +31,7 @@ from quorate.node.requests import (
     Change,
     Fetch,
     Fetched,
+    Forget,
     Image,
     Propose,
     Read,
@@ -127,9 +130,12 @@ class Door(Letters):
         clients_count = sum(door.is_client for door in self._node.doors)
         if not greeting.node and clients_count >= CLIENTS_COUNT_MAX:
             return f"node {self._node.id} has {clients_count} clients already; try another node, or later"
+        why_unwanted = self._node.why_unwanted(greeting)
+        if why_unwanted:
+            return why_unwanted
         if greeting.node and greeting.node not in self._node.peers:
             return f"node {greeting.node} is not known to node {self._node.id}"
-        return self._node.why_unwanted(greeting)
+        return ""
 
     @property
     def peer(self) -> int:
@@ -159,7 +165,7 @@ class Door(Letters):
         elif type(request) is AskStatus:
             self._write(requests.encode_answer(number, self._node.status()))
         elif type(request) is AskImage:
-            self._write(requests.encode_answer(number, self._image(request)))
+            self._ask_image(number, request)
         else:
             self._order(number, request)
 
@@ -191,6 +197,8 @@ class Door(Letters):
             orders.read(self._node, request, answer)
         elif type(request) is Transfer:
             orders.transfer(self._node, request, answer)
+        elif type(request) is Forget:
+            orders.forget(self._node, request, answer, self._run)
         else:
             assert type(request) is Change
             orders.change(self._node, request, answer, self._run)
@@ -212,9 +220,21 @@ class Door(Letters):
             asyncio.get_running_loop().call_exception_handler(context)
         self.flush()
 
-    def _image(self, request: AskImage) -> Image | Rejected:
+    def _ask_image(self, number: int, request: AskImage) -> None:
         if not self._node.config.voters:
-            return Rejected("there is no metadata group here")
+            self._write(requests.encode_answer(number, Rejected("there is no metadata group here")))
+        elif request.current:
+            self._waits(1, 0)
+            self._run(self._answer_current_image(number, request))
+        else:
+            self._write(requests.encode_answer(number, self._image(request, is_current=False)))
+
+    async def _answer_current_image(self, number: int, request: AskImage) -> None:
+        is_current = await self._node.metadata.catch_up()
+        self._waits(-1, 0)
+        self._write(requests.encode_answer(number, self._image(request, is_current=is_current)))
+
+    def _image(self, request: AskImage, *, is_current: bool) -> Image:
         image = self._node.metadata.image
         names = sorted(image.topics) if request.topics is None else request.topics
         topics = tuple(image.topics[name] for name in names if name in image.topics)
@@ -226,7 +246,8 @@ class Door(Letters):
             for member in topic.wanted(number)
             if not image.is_of_this_life(member)
         )
-        return Image(self._node.id, image.version, nodes, topics, lost)
+        membership = settled_membership(self._node.host.hosted[METADATA])
+        return Image(self._node.id, image.version, nodes, topics, lost, membership, is_current)
 
     def _fetch(self, number: int, request: Fetch) -> None:
         partition = Partition(request.partition)

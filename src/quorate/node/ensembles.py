@@ -9,7 +9,7 @@ longer in the ensemble let go of their replicas.
 A leader whose image is behind must not act on it: where its group counts somebody of whom this image knows
 nothing, it waits; and every order carries the offset at which it was wanted as its version, so that a group never
 goes back to what was wanted before. The metadata group itself keeps what it wants in its own log. Its leader adds
-every registered node to the learners.
+every registered node to the learners, and lets those go that were forgotten.
 """
 
 from __future__ import annotations
@@ -127,20 +127,22 @@ class Ensembles:
         """Whoever is registered and does not vote follows the metadata group as a learner."""
         node = self._node
         membership = node.host.hosted[METADATA].replica.membership
-        if not node.is_settled_leader(METADATA) or membership.wanted is not None or membership.is_joint:
+        if not node.leads_with_all(METADATA) or membership.wanted is not None or membership.is_joint:
             return
         learners = learners_of_metadata(node, membership.ensemble)
-        if learners != tuple(sorted(membership.learners)) and self._may_order(METADATA, 0, now):
-            self._order(METADATA, 0, now, ensemble=membership.ensemble, learners=learners)
+        version = membership.version  # As it is: who votes is not changed by it.
+        if learners != tuple(sorted(membership.learners)) and self._may_order(METADATA, version, now):
+            self._order(METADATA, version, now, ensemble=membership.ensemble, learners=learners)
 
 
 def learners_of_metadata(node: Node, ensemble: tuple[Member, ...]) -> tuple[Member, ...]:
-    """Everybody who is registered, or was a learner before, and is not in this ensemble.
+    """Everybody who is registered, or was a learner and is not forgotten, and is not in this ensemble.
 
     A node whose former incarnation is in there, and whose disk is lost, still follows in that one's place.
     """
-    known = {member.node: member for member in node.host.hosted[METADATA].replica.membership.members}
-    known |= {info.node: Member(info.node, info.incarnation) for info in node.metadata.image.nodes.values()}
+    image, members = node.metadata.image, node.host.hosted[METADATA].replica.membership.members
+    known = {member.node: member for member in members if not image.is_forgotten(member.node)}
+    known |= {info.node: Member(info.node, info.incarnation) for info in image.nodes.values()}
     voting = {member.node for member in ensemble}
     return tuple(sorted(member for member in known.values() if member.node not in voting))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import cast
 from zlib import crc32
@@ -68,7 +69,7 @@ def opened(letter: Buffer) -> tuple[Buffer, memoryview]:
     return envelope, view[end:]
 
 
-class Letters(asyncio.Protocol):
+class Letters(asyncio.Protocol, ABC):
     """One connection: letters come in one by one; buffers gather and go out together.
 
     Subclasses say what to do with a letter (`letter_received`). Whatever is wrong with one closes the connection,
@@ -98,8 +99,9 @@ class Letters(asyncio.Protocol):
 
     # --- for subclasses ---
 
+    @abstractmethod
     def letter_received(self, letter: Buffer) -> None:
-        raise NotImplementedError
+        """The next one, without its total; raises BadLetter."""
 
     def closed(self) -> None:
         """The connection is gone; `closed_because` says why, where that is known."""

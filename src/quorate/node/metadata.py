@@ -31,7 +31,7 @@ from quorate.machine.metadata import (
     Topic,
     command_batch,
 )
-from quorate.node.client import BadRequest, Client, NotWritten, OutcomeUnknown, Unreachable
+from quorate.node.client import BadRequest, Client, NotDone, NotWritten, OutcomeUnknown, Unreachable
 from quorate.node.config import Address, parse_address
 from quorate.node.placement import place
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 COMMAND_TIMEOUT_S = 10.0
 TRY_S = 2.0
 """A leader that hangs is not waited for any longer: commands can be repeated."""
+CATCH_UP_S = 2.0
+"""Whoever asks for a current image hears after that time what is known; it may be old."""
 REGISTER_AGAIN_S = 0.2
 REPLICAS_COUNT = 3
 """Copies of a partition, where nobody says how many, and as many nodes are there."""
@@ -71,6 +73,10 @@ class UnknownTopic(Exception):
     """There is no such topic, or no more."""
 
 
+def no_such_node(node: int, image: Metadata) -> str:
+    return f"there is no node {node}; there are: {', '.join(map(str, sorted(image.nodes)))}"
+
+
 class MetadataClient:
     """Everything that a node asks of the metadata group."""
 
@@ -79,6 +85,8 @@ class MetadataClient:
         """Rises whenever another leader of some partition is known here."""
         self.is_current = False
         """The image has everything that was settled before this process began."""
+        self.forgetting: set[int] = set()
+        """Nodes that a command which is on its way, proposed here as the leader, is to forget."""
         self._node = node
         self._rng = rng
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -140,10 +148,16 @@ class MetadataClient:
     def know(self, nodes: Iterable[NodeInfo]) -> None:
         """Where other nodes are. What this node was told in its configuration goes before what they say."""
         for info in nodes:
-            if info.node not in self._configured:
-                address = Address(info.host, info.port)
-                self._client.know(info.node, address)
+            address = self._configured.get(info.node) or Address(info.host, info.port)
+            self._client.know(info.node, address)
+            if info.node != self._node.id:
                 self._node.know_peer(info.node, address)
+
+    def forget(self, nodes: Iterable[int]) -> None:
+        """They are gone for good, whatever this node was told in its configuration."""
+        for node in nodes:
+            self._client.forget(node)
+            self._node.forget_peer(node)
 
     # --- commands ---
 
@@ -157,7 +171,7 @@ class MetadataClient:
             try:
                 settled = await self._client.propose(METADATA, [payload], timeout_s=left_s)
                 last = settled.offset + len(commands) - 1
-                await asyncio.wait_for(self._applied(last), deadline - monotonic())
+                await asyncio.wait_for(self.until_applied(last), deadline - monotonic())
                 return settled.offset
             except OutcomeUnknown as error:
                 if monotonic() >= deadline:
@@ -178,6 +192,7 @@ class MetadataClient:
         validate_only: bool = False,
     ) -> Topic:
         """A topic that is in the image when this returns; raises TopicExists, BadTopic, NoMetadata."""
+        await self.catch_up()  # A name that was given free is free.
         image = self.image
         if name in image.topics:
             raise TopicExists(f"topic {name!r} is there already")
@@ -191,7 +206,8 @@ class MetadataClient:
                 left = PARTITIONS_COUNT_MAX - image.partitions_count()
                 raise BadTopic(f"{count} partitions; from 1 to {left} more are possible")
             # Not fewer because a node is late: whoever wants fewer says so.
-            everybody_count = max(len(image.nodes), 1 + len(self._node.config.peers))
+            told = {self._node.id, *self._node.config.peers}.difference(image.forgotten())
+            everybody_count = max(len(image.nodes), len(told))
             copies = min(REPLICAS_COUNT, everybody_count) if replicas_count == -1 else replicas_count
             if not 1 <= copies <= len(image.nodes):
                 raise BadTopic(f"{copies} copies of each partition; {len(image.nodes)} nodes are registered")
@@ -248,9 +264,7 @@ class MetadataClient:
             raise BadChange("the last copy cannot be removed; delete the topic if it is not needed")
         for node in nodes:
             if node not in image.nodes:
-                raise BadChange(
-                    f"there is no node {node}; there are: {', '.join(map(str, sorted(image.nodes)))}"
-                )
+                raise BadChange(no_such_node(node, image))
         if len(set(nodes)) < len(nodes):
             raise BadChange("a node is named twice; one copy on each")
         await self.command(ChangeEnsemble(topic_id, number, tuple(nodes), seen))
@@ -274,12 +288,24 @@ class MetadataClient:
 
     # --- what the log brings ---
 
-    def _applied(self, offset: int) -> asyncio.Future[None]:
+    async def catch_up(self) -> bool:
+        """Until the image has everything that was settled before this was called; False: it may not have."""
+        self._client.expect_leader(METADATA, self.controller)
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                await self.until_applied(await self._client.read(METADATA, timeout_s=CATCH_UP_S))
+        except (TimeoutError, NotDone, BadRequest, OutcomeUnknown):
+            return False
+        return True
+
+    def until_applied(self, offset: int) -> asyncio.Future[None]:
+        """Done when the image has everything up to there."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._node.host.hosted[METADATA].applied.offset >= offset:
             future.set_result(None)
         else:
-            self._waiting.append((offset, future))
+            waiting = [each for each in self._waiting if not each[1].done()]  # Others have given up.
+            self._waiting = [*waiting, (offset, future)]
         return future
 
     def applied(self, offset: int) -> None:

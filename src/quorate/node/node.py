@@ -27,7 +27,7 @@ from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.replicas import PROTOCOLS
 from quorate.machine.metadata import METADATA, Topic
-from quorate.node.codec import ANOTHER_DISK, REPLACED, Hello
+from quorate.node.codec import ANOTHER_DISK, FOR_GOOD, FORGOTTEN, REPLACED, Hello
 from quorate.node.config import Address, NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
@@ -412,10 +412,12 @@ class Node:
     def is_settled_leader(self, partition: Partition) -> bool:
         """It leads, and an entry of its own epoch is settled: so it knows everything that was settled before."""
         hosted = self.host.hosted.get(partition)
-        if hosted is None or hosted.replica.role.name != "leader":
-            return False
-        replica = hosted.replica
-        return hosted.commit >= 0 and replica.log.epoch_at(hosted.commit) == replica.epoch
+        return hosted is not None and _leads_at(hosted, hosted.commit)
+
+    def leads_with_all(self, partition: Partition) -> bool:
+        """It leads, and its machine has everything that earlier leaders left in the log."""
+        hosted = self.host.hosted.get(partition)
+        return hosted is not None and _leads_at(hosted, hosted.applied.offset)
 
     def leader_of(self, partition: Partition) -> tuple[int, int]:
         """(node, epoch); (0, epoch) where no leader is known."""
@@ -442,6 +444,9 @@ class Node:
     def know_peer(self, node: int, address: Address) -> None:
         self._peers.know(node, address)
 
+    def forget_peer(self, node: int) -> None:
+        self._peers.forget(node)
+
     def send(self, to: int, parcel: Parcel) -> None:
         """Outside of a turn: at once."""
         self._peers.send(to, parcel)
@@ -450,30 +455,36 @@ class Node:
     # --- following the metadata group ---
 
     def _refused(self, why: str) -> bool:
-        """A peer will not talk to us. Where it knows another disk of ours, somebody must look at it."""
-        is_for_good = ANOTHER_DISK in why or REPLACED in why
+        """A peer will not talk to us. Where it knows another disk of ours, or was told to forget us,
+        somebody must look at it."""
+        is_for_good = any(reason in why for reason in FOR_GOOD)
         if is_for_good:
             self.fail(why)
         return is_for_good
 
     def why_unwanted(self, greeting: Hello) -> str:
         """A peer must not vote or count whose directory was made anew as if it had promised nothing, nor one
-        in whose place another directory is registered: two would fight for one number."""
-        known = self.metadata.image.nodes.get(greeting.node) if self.config.voters else None
-        if known is None:
+        in whose place another directory is registered, as two would fight for one number, nor one that was
+        forgotten."""
+        if not self.config.voters:
             return ""
-        if known.is_another_disk(incarnation=greeting.incarnation, disk=greeting.disk):
+        known = self.metadata.image.nodes.get(greeting.node)
+        if known is not None and known.is_another_disk(incarnation=greeting.incarnation, disk=greeting.disk):
             return f"node {greeting.node} {ANOTHER_DISK}"
-        if self.metadata.image.is_replaced(greeting.node, incarnation=greeting.incarnation):
-            return f"node {greeting.node} {REPLACED}"
-        return ""
+        return self._why_replaced(greeting.node, greeting.incarnation)
+
+    def _why_replaced(self, node: int, incarnation: int) -> str:
+        image = self.metadata.image
+        if not image.is_replaced(node, incarnation=incarnation):
+            return ""
+        return f"node {node} {FORGOTTEN if image.is_forgotten(node) else REPLACED}"
 
     def fail_if_replaced(self) -> bool:
-        """Stop for good where another directory has this one's place, and leave this one as it is."""
-        is_replaced = self.metadata.image.is_replaced(self.id, incarnation=self.incarnation)
-        if is_replaced:
-            self.fail(f"node {self.id} {REPLACED}")
-        return is_replaced
+        """Stop for good where this directory is never this node's again, and leave it as it is."""
+        why = self._why_replaced(self.id, self.incarnation)
+        if why:
+            self.fail(why)
+        return bool(why)
 
     def _settled(self, hosted: Hosted) -> None:
         if hosted.partition == METADATA:
@@ -500,6 +511,7 @@ class Node:
             return
         image = self.metadata.image
         self.metadata.know(image.nodes.values())
+        self.metadata.forget(image.forgotten())
         if self.metadata.is_current:
             self.begin_turn()
             for topic in image.topics.values():
@@ -568,3 +580,9 @@ class Node:
         image = self.metadata.image
         nodes = tuple(sorted(image.nodes)) if self.metadata.is_registered else ()
         return Status(self.id, *known, self.metadata.controller, nodes, len(image.topics))
+
+
+def _leads_at(hosted: Hosted, offset: int) -> bool:
+    """Whether the entry there is of the leadership that this replica has."""
+    replica = hosted.replica
+    return replica.role.name == "leader" and offset >= 0 and replica.log.epoch_at(offset) == replica.epoch

@@ -5,22 +5,28 @@ Where only the leader can do it, whoever else is asked says who leads, and the c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition
+from quorate.core.entry import TOPIC_ID_BYTES, Member, Membership, Partition, Wanted
 from quorate.core.events import ReadLevel
-from quorate.machine.metadata import METADATA
+from quorate.machine.metadata import METADATA, ForgetNode, command_batch
 from quorate.node.ensembles import learners_of_metadata
-from quorate.node.metadata import BadChange, NoMetadata, UnknownTopic
-from quorate.node.requests import Answered, Change, Read, Transfer
+from quorate.node.metadata import BadChange, NoMetadata, UnknownTopic, no_such_node
+from quorate.node.requests import Answered, Change, Forget, Read, Transfer
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
 
 Answer = Callable[[Answered], None]
 Run = Callable[[Coroutine[Any, Any, None]], None]
+
+CHANGED_MEANWHILE = "was changed by somebody else at the same time; look, and order again"
+NAMED_COUNT_MAX = 3
+"""Of many partitions, so many are named in a line for a person."""
 
 
 def read(node: Node, request: Read, answer: Answer) -> None:
@@ -51,7 +57,7 @@ def change(node: Node, request: Change, answer: Answer, run: Run) -> None:
     elif not node.is_leader(METADATA):
         answer(_elsewhere(node, METADATA))
     else:
-        _change_voters(node, request.nodes, answer)
+        _change_voters(node, request, answer)
 
 
 async def _change_topic(node: Node, partition: Partition, request: Change, answer: Answer) -> None:
@@ -63,27 +69,139 @@ async def _change_topic(node: Node, partition: Partition, request: Change, answe
     except NoMetadata as error:
         answer(Answered(Outcome.UNKNOWN, -1, 0, 0, str(error)))
     else:
-        answer(Answered(Outcome.SETTLED, -1, 0, 0))
+        answer(_done())
 
 
-def _change_voters(node: Node, nodes: tuple[int, ...], answer: Answer) -> None:
-    registered = node.metadata.image.nodes
-    unknown = [number for number in nodes if number not in registered]
-    if not nodes:
+def _change_voters(node: Node, request: Change, answer: Answer) -> None:
+    nodes, image, now = request.nodes, node.metadata.image, node.host.hosted[METADATA].replica.membership
+    unknown = [number for number in nodes if number not in image.nodes]
+    if not node.leads_with_all(METADATA) or node.metadata.forgetting.intersection(nodes):
+        answer(_busy(node))
+    elif not nodes:
         answer(_refused("the last voter of the metadata group cannot be removed"))
     elif unknown:
-        known = ", ".join(map(str, sorted(registered)))
-        answer(_refused(f"there is no node {unknown[0]}; there are: {known}"))
+        answer(_refused(no_such_node(unknown[0], image)))
     elif len(set(nodes)) < len(nodes):
         answer(_refused("a node is named twice"))
     else:
-        ensemble = tuple(Member(number, registered[number].incarnation) for number in sorted(nodes))
-        learners = learners_of_metadata(node, ensemble)
-        node.change(METADATA, lambda reply: answer(_answered(reply)), ensemble=ensemble, learners=learners)
+        ensemble = tuple(Member(number, image.nodes[number].incarnation) for number in sorted(nodes))
+        wanted = voters_wanted(now, ensemble, learners_of_metadata(node, ensemble))
+        if request.seen is not None and wanted.version > request.seen + 1:
+            answer(_refused(f"who votes {CHANGED_MEANWHILE}"))
+            return
+        node.change(
+            METADATA,
+            lambda reply: answer(_answered(reply)),
+            ensemble=wanted.ensemble,
+            learners=wanted.learners,
+            version=wanted.version,
+        )
+
+
+def voters_wanted(now: Membership, ensemble: tuple[Member, ...], learners: tuple[Member, ...]) -> Wanted:
+    """What is to be ordered of the metadata group: one version above what is, or what was ordered already.
+
+    Whoever hears nothing orders again, and does not take the place of its own order.
+    """
+    last = _wanted(now)
+    return last if last.ensemble == ensemble else Wanted(ensemble, learners, now.version + 1)
+
+
+def forget(node: Node, request: Forget, answer: Answer, run: Run) -> None:
+    """`run` is for what takes several turns."""
+    if not node.config.voters:
+        answer(_refused("there is no metadata group here"))
+    elif not node.is_leader(METADATA):
+        answer(_elsewhere(node, METADATA))
+    else:
+        run(_forget(node, request, answer))
+
+
+async def _forget(node: Node, request: Forget, answer: Answer) -> None:
+    number, known = request.node, node.metadata
+    # A leader that was replaced, and has not noticed, would say no for reasons that are gone.
+    if not await _still_leads(node) or number in known.forgetting:
+        answer(_busy(node))
+    elif known.image.is_forgotten(number):  # Whoever heard nothing orders again.
+        answer(_done())
+    elif why_not := why_not_forgotten(node, number):
+        answer(_refused(why_not))
+    else:
+        # Nothing gets into the log between that look at who votes and this command.
+        known.forgetting.add(number)
+        command = command_batch(ForgetNode(number, request.seen))
+        node.begin_turn()
+        node.propose(METADATA, [command], partial(_proposed, node, number, answer))
+        node.end_turn()
+
+
+async def _still_leads(node: Node) -> bool:
+    """Whether this node leads the metadata group, and its image has all that was settled before it was asked."""
+    reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def answered(found: Reply) -> None:
+        if not reply.done():  # Whoever waited may have gone.
+            reply.set_result(found)
+
+    node.begin_turn()
+    node.read(METADATA, ReadLevel.LINEARIZABLE, answered)
+    node.end_turn()
+    return (await reply).outcome is Outcome.SETTLED and node.is_leader(METADATA)
+
+
+def why_not_forgotten(node: Node, number: int) -> str:
+    """Why nobody can say that this node is gone for good; empty if somebody can."""
+    image, membership = node.metadata.image, node.host.hosted[METADATA].replica.membership
+    if number not in image.nodes:
+        return no_such_node(number, image)
+    if any(member.node == number for member in (*membership.voters, *_wanted(membership).ensemble)):
+        return (
+            f"it votes in the metadata group; first take its vote away with "
+            f"`quorate cluster remove {number}`, or give it to another with "
+            f"`quorate cluster replace {number} --with NEW`"
+        )
+    if held := image.held_by(number):
+        more = f" and {len(held) - NAMED_COUNT_MAX} more" if len(held) > NAMED_COUNT_MAX else ""
+        return (
+            f"it has copies, or is to have them: {', '.join(held[:NAMED_COUNT_MAX])}{more}; first move them "
+            f"with `quorate cluster replace {number} --with NEW`, or take them away with `quorate topic remove`"
+        )
+    return ""
+
+
+def _proposed(node: Node, number: int, answer: Answer, reply: Reply) -> None:
+    def decided(_: object = None) -> None:
+        """In a turn of its own."""
+        node.metadata.forgetting.discard(number)
+        is_forgotten = node.metadata.image.is_forgotten(number)
+        node.begin_turn()
+        answer(_done() if is_forgotten else _refused(f"it {CHANGED_MEANWHILE}"))
+        node.end_turn()
+
+    if reply.outcome is Outcome.SETTLED:
+        node.metadata.until_applied(reply.offset).add_done_callback(decided)
+    else:
+        # Where the outcome is unknown, a later leader finds it in its log: see `leads_with_all`.
+        node.metadata.forgetting.discard(number)
+        answer(_answered(reply))
+
+
+def _wanted(now: Membership) -> Wanted:
+    """Where the open change is to end; what is, where none is open."""
+    return now.wanted or Wanted(now.ensemble, now.learners, now.version)
 
 
 def _answered(reply: Reply) -> Answered:
     return Answered(reply.outcome, reply.offset, reply.epoch, reply.leader, reply.why)
+
+
+def _done() -> Answered:
+    return Answered(Outcome.SETTLED, -1, 0, 0)
+
+
+def _busy(node: Node) -> Answered:
+    """Whoever asks tries again."""
+    return Answered(Outcome.BUSY, -1, 0, node.id)
 
 
 def _refused(why: str) -> Answered:

@@ -85,6 +85,7 @@ class Peers:
         self._node = node
         self._addresses = dict(addresses)
         self._tasks: asyncio.TaskGroup | None = None
+        self._keeping_up: dict[int, asyncio.Task[None]] = {}
         self._rng = rng
         self._log = log
         self._links: dict[int, Link] = {}
@@ -112,7 +113,17 @@ class Peers:
         is_new = node not in self._addresses
         self._addresses[node] = address
         if is_new and self._tasks is not None:
-            self._tasks.create_task(self._keep_up(node), name=f"peer {node}")
+            self._begin(self._tasks, node)
+
+    def forget(self, node: int) -> None:
+        """It is gone for good: nobody tries to reach it any more."""
+        self._addresses.pop(node, None)
+        keeping_up = self._keeping_up.pop(node, None)
+        if keeping_up is not None:
+            keeping_up.cancel()
+
+    def _begin(self, tasks: asyncio.TaskGroup, node: int) -> None:
+        self._keeping_up[node] = tasks.create_task(self._keep_up(node), name=f"peer {node}")
 
     def send(self, to: int, parcel: Parcel) -> None:
         link = self._links.get(to)
@@ -158,7 +169,7 @@ class Peers:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for node in self._addresses:
-                tasks.create_task(self._keep_up(node), name=f"peer {node}")
+                self._begin(tasks, node)
             self._tasks = tasks
             try:
                 await asyncio.get_running_loop().create_future()  # Others may come.

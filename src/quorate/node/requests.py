@@ -51,7 +51,16 @@ class Change(msgspec.Struct, frozen=True, gc=False, tag="change"):
     partition: bytes
     nodes: tuple[int, ...]
     seen: int | None = None
-    """For a topic: the version of the image that the client has seen. Refused if it was changed since."""
+    """The version that the client has seen: of the image, or of the metadata group's membership. Refused if
+    the partition was changed since. None: in any case."""
+
+
+class Forget(msgspec.Struct, frozen=True, gc=False, tag="forget"):
+    """That node is gone for good. For the metadata group's leader; answered when it is forgotten."""
+
+    node: int
+    seen: int | None = None
+    """The version of the image that the client has seen. Refused if the node was registered anew since."""
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False, tag="transfer"):
@@ -66,9 +75,14 @@ class AskStatus(msgspec.Struct, frozen=True, gc=False, tag="status?"):
 
 
 class AskImage(msgspec.Struct, frozen=True, gc=False, tag="image?"):
-    """What does the node know of the cluster? With `topics`, of these; None: of all."""
+    """What does the node know of the cluster? With `topics`, of these; None: of all.
+
+    With `current` it answers when its image has everything that was settled before it was asked: whatever
+    anybody was told before is in there.
+    """
 
     topics: tuple[str, ...] | None = None
+    current: bool = False
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False, tag="answered"):
@@ -129,6 +143,10 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     topics: tuple[Topic, ...]
     lost: tuple[tuple[str, int, int], ...] = ()
     """(topic, partition, node) of replicas whose disk is gone, though their node is there."""
+    metadata: Membership = Membership(())
+    """Who votes in the metadata group and who follows, as far as that is settled."""
+    is_current: bool = False
+    """It was asked to be, and is: no majority of the metadata group was away."""
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):
@@ -137,7 +155,7 @@ class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):
     why: str
 
 
-Request = Propose | Fetch | Read | Change | Transfer | AskStatus | AskImage
+Request = Propose | Fetch | Read | Change | Transfer | Forget | AskStatus | AskImage
 Answer = Answered | Fetched | Status | Image | Rejected
 
 

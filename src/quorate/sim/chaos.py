@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 import msgspec
@@ -258,7 +259,7 @@ class Chaos:
             self.harm.troubled_at[number] = self.world.now + fault.seconds
             self._tell(number, "disk filled")
             self.world.nodes[number].disk.set_full(True)
-            self._later(fault.seconds, lambda number=number: self._empty(number))  # type: ignore[misc]
+            self._later(fault.seconds, partial(self._empty, number))
 
     def _empty(self, number: int) -> None:
         self._full[number] -= 1
@@ -276,7 +277,7 @@ class Chaos:
             self.harm.troubled_at[number] = max(self.harm.troubled_at.get(number, 0.0), until)
             self._tell(number, "slowed", "its disk")
             self.world.nodes[number].disk.set_slow(True)
-            self._later(fault.seconds, lambda number=number: self._speed_up(number))  # type: ignore[misc]
+            self._later(fault.seconds, partial(self._speed_up, number))
 
     def _speed_up(self, number: int) -> None:
         self._slow[number] -= 1

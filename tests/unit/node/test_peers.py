@@ -17,7 +17,7 @@ from quorate.host import Parcel, Ping
 from quorate.node.codec import Hello, Refused, Welcome, decode_greeting, decode_parcel, encode_greeting
 from quorate.node.config import Address
 from quorate.node.letters import LETTER_BYTES_MAX, Letters
-from quorate.node.peers import OUTBOUND_BYTES_MAX, Peers
+from quorate.node.peers import OUTBOUND_BYTES_MAX, RECONNECT_FIRST_S, Peers
 from quorate.node.porch import Porch
 from quorate.storage.disk import Buffer
 
@@ -237,6 +237,24 @@ def test_a_peer_that_has_moved_is_found_at_its_new_place() -> None:
         made[0].abort()
         await until(lambda: peers.connected == ())
         peers.know(2, right)
+        await until(lambda: peers.connected == (2,))
+
+    with_peer(test)
+
+
+def test_a_forgotten_peer_is_not_tried_any_more_until_it_is_known_again() -> None:
+    async def test(peers: Peers, made: list[Listener], said: list[str]) -> None:
+        await until(lambda: peers.connected == (2,))
+        (address,) = peers._addresses.values()
+        peers.forget(2)
+        peers.forget(3)
+        await until(lambda: not made[0].is_open)
+        assert peers.known == peers.connected == ()
+        said.clear()
+        peers.send(2, ping(1))
+        await asyncio.sleep(4 * RECONNECT_FIRST_S)
+        assert said == []
+        peers.know(2, address)
         await until(lambda: peers.connected == (2,))
 
     with_peer(test)

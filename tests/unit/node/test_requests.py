@@ -19,6 +19,7 @@ from quorate.node.requests import (
     Change,
     Fetch,
     Fetched,
+    Forget,
     Image,
     Propose,
     Read,
@@ -64,6 +65,8 @@ BATCH = encode_records([(None, b"value")])
         AskStatus(),
         AskImage(),
         AskImage(("t",)),
+        AskImage((), current=True),
+        Forget(4, 7),
     ],
 )
 def test_requests_arrive_as_they_were_sent(request_: Request) -> None:
@@ -79,6 +82,7 @@ def test_requests_arrive_as_they_were_sent(request_: Request) -> None:
         Fetched(1, 0, 0),
         Status(1, (2,), 0, (REPLICA,)),
         Image(1, 2, (NodeInfo(1, 1, "h", 9092),), (TOPIC,), (("t", 0, 1),)),
+        Image(1, 2, (), (), (), Membership(ENSEMBLE, version=3), is_current=True),
         Rejected("no"),
     ],
 )

@@ -80,7 +80,7 @@ class Shard(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def fencing_ensemble(self) -> tuple[Member, ...]:
-        """Whoever may have been sent entries: a majority of them meets each one of before and after (OX-19)."""
+        """Whoever may have got entries: a majority of them meets each majority of before and after (OX-19)."""
         change = self.may_have_grown
         if change is None or change.new in self.ensemble:
             return self.ensemble
