@@ -2,8 +2,8 @@
 
 Small worlds without faults play one thing each, while clients write and read: a leader dies and another is elected;
 a node is swapped for another, added, removed; a leader is swapped, which has to be moved first; a change is called
-off while it is being prepared. Each is played once undisturbed, to count its steps. Then it is played again for
-everything that can go wrong at each of them:
+off while it is being prepared. One swap and one removal begin while a node is behind. Each is played once
+undisturbed, to count its steps. Then it is played again for everything that can go wrong at each of them:
 
 - the operator ends for good: before the first of the things that the step orders, between any two of them, behind
   the last one; and another operator starts at once, or when all that was under way has arrived; or the leader ends
@@ -59,7 +59,11 @@ LATE_PACES = 4
 STALL_PACES = 15
 """So long an operator stands still: another has done its work meanwhile."""
 WRITTEN_BEFORE = 12
-"""So much is acknowledged before the play: there is a snapshot, and a log behind it."""
+"""So much is acknowledged before the play: there is a snapshot, and a log behind it;"""
+WRITTEN_BEHIND = 4
+"""and so much more that a node which is left behind does not have,"""
+BEHIND_PACES = 3
+"""until so long after the play has begun."""
 SECOND = FIRST + 1
 SPARE = 4
 NEWCOMER = Member(SPARE, 1)
@@ -388,15 +392,52 @@ def _prepares(stage: Stage, number: int) -> bool:
     )
 
 
-PLAYS: dict[str, Callable[[Stage], None]] = {
-    "election": _lose_leader,
-    "swap": partial(_reconfigure, kind=Kind.SWAP, old=_a_follower, new=NEWCOMER),
-    "expand": partial(_reconfigure, kind=Kind.EXPAND, new=NEWCOMER),
-    "contract": partial(_reconfigure, kind=Kind.CONTRACT, old=_a_follower),
-    "leader swap": partial(_reconfigure, kind=Kind.SWAP, old=lambda stage: stage.leader, new=NEWCOMER),
-    "call off": partial(_calling_off, late=False),
-    "call off late": partial(_calling_off, late=True),
+def _leave_behind(stage: Stage) -> None:
+    """One of the ensemble gets nothing from the leader: what is settled is not on it, but on whoever is to go."""
+    due = stage.oracle.acknowledged_count + WRITTEN_BEHIND
+    stage.world.network.cut(_links_to_last(stage))
+    stage.until(lambda: stage.oracle.acknowledged_count >= due, "two of three settle nothing")
+
+
+def _links_to_last(stage: Stage) -> tuple[tuple[int, int], ...]:
+    leader, last = stage.leader.node, stage.stored.ensemble[-1].node
+    return (leader, last), (last, leader)
+
+
+def _behind(begin: Callable[[Stage], None]) -> Callable[[Stage], None]:
+    def begun(stage: Stage) -> None:
+        stage.world.after(BEHIND_PACES * PACE_S, stage.world.network.mend, _links_to_last(stage))
+        begin(stage)
+
+    return begun
+
+
+class Play(msgspec.Struct, frozen=True):
+    """What sets it off, and what comes before."""
+
+    begin: Callable[[Stage], None]
+    prepare: Callable[[Stage], None] = lambda stage: None
+
+
+SWAP = partial(_reconfigure, kind=Kind.SWAP, old=_a_follower, new=NEWCOMER)
+CONTRACT = partial(_reconfigure, kind=Kind.CONTRACT, old=_a_follower)
+PLAYS: dict[str, Play] = {
+    "election": Play(_lose_leader),
+    "swap": Play(SWAP),
+    "swap, one behind": Play(_behind(SWAP), _leave_behind),
+    "expand": Play(partial(_reconfigure, kind=Kind.EXPAND, new=NEWCOMER)),
+    "contract": Play(CONTRACT),
+    "contract, one behind": Play(_behind(CONTRACT), _leave_behind),
+    "leader swap": Play(partial(_reconfigure, kind=Kind.SWAP, old=lambda stage: stage.leader, new=NEWCOMER)),
+    "call off": Play(partial(_calling_off, late=False)),
+    "call off late": Play(partial(_calling_off, late=True)),
 }
+
+
+def prepared(name: str) -> Stage:
+    stage = Stage()
+    PLAYS[name].prepare(stage)
+    return stage
 
 
 class Course(msgspec.Struct, frozen=True):
@@ -411,9 +452,9 @@ class Course(msgspec.Struct, frozen=True):
 
 
 def undisturbed(name: str) -> Course:
-    stage = Stage()
+    stage = prepared(name)
     led = stage.leader.node
-    stage.play(PLAYS[name])
+    stage.play(PLAYS[name].begin)
     _play_out(stage, name)
     is_joined = any(to == SPARE for source, to, _ in stage.said if source == FIRST)
     nodes = {led, stage.leader.node} | ({SPARE} if is_joined else set())
@@ -554,9 +595,9 @@ def disturbances(name: str) -> Iterator[Disturbance]:
 def survive(name: str, disturbance: Disturbance) -> str:
     """Play it with that. What is wrong then; empty if it is as it should be."""
     try:
-        stage = Stage()
+        stage = prepared(name)
         disturbance.arm(stage)
-        stage.play(PLAYS[name])
+        stage.play(PLAYS[name].begin)
         stage.until(lambda: stage.has_struck, "nothing went wrong")
         stage.run(2 * LATE_PACES + (STALL_PACES if isinstance(disturbance, OperatorStalls) else 0))
         stage.until(stage.is_at_rest, f"the {name} does not end")

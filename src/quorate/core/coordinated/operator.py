@@ -314,7 +314,8 @@ class Operator:
             self.elect(avoid=shard.leader)
         elif isinstance(order, CallOff):
             assert change is not None
-            self.call_off()
+            if change.phase is not Phase.ABORT:  # Else that is under way, and serves this order, too.
+                self.call_off()
         else:
             change = Reconfiguration(order.kind, Phase.WANTED, order.old, order.new)
             if order.old == shard.leader and order.old is not None:
@@ -356,7 +357,7 @@ class Operator:
         assert shard is not None
         change = shard.reconfiguration
         assert change is not None
-        assert change.phase is not Phase.COMMIT
+        assert change.phase in (Phase.WANTED, Phase.PREPARE)
         if change.phase is Phase.WANTED:
             self.write(msgspec.structs.replace(shard, reconfiguration=None), self.settled)
             return
