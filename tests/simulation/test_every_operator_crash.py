@@ -15,15 +15,9 @@ from quorate.core.coordinated.messages import (
 )
 from quorate.core.coordinated.shard import Phase
 from quorate.sim import every_operator_crash
-from quorate.sim.every_operator_crash import (
-    NEWCOMER,
-    PLAYS,
-    SETUP,
-    TUNABLES,
-    Disturbance,
-    Stage,
-)
+from quorate.sim.every_operator_crash import NEWCOMER, PLAYS, Disturbance
 from quorate.sim.network import Weather
+from quorate.sim.operator_stage import SETUP, TUNABLES, Stage
 from quorate.sim.operators import FIRST
 from quorate.sim.workload import Manners
 
@@ -162,7 +156,7 @@ def test_a_quiet_election_takes_exactly_the_messages_of_the_document() -> None:
 @pytest.mark.behaviour("OX-6", "OX-8", "OX-11", "OX-12")
 def test_a_quiet_election_without_the_dead_leader_takes_as_many_rounds() -> None:
     stage = quiet()
-    elect(stage, lambda stage: stage.world.crash(1) and None)
+    elect(stage, PLAYS["election"].begin)
     assert spoken(stage, beside=REPLICATION) == [
         (FIRST, 1, "FenceRequest"),
         (FIRST, 2, "FenceRequest"),

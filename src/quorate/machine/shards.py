@@ -1,7 +1,8 @@
 """Shards of `coordinated` in the metadata group's image: the linearizable store that operators need.
 
 A write names the version that its writer has seen, and changes nothing if there is another one by now:
-compare-and-set (OX-2, OX-3). Whoever wrote learns what came of it from the image, at the offset of the command or later.
+compare-and-set (OX-2, OX-3). Whoever wrote learns what came of it from the image, at the offset of the command or
+later.
 """
 
 from __future__ import annotations

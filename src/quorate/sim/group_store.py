@@ -1,8 +1,8 @@
 """The metadata store of a whole world: the metadata group, replicated by raft on the very nodes of the world.
 
-An operator reads by a linearizable read of whoever leads the group, and writes by proposing a command to it. It asks
-one node after another until one answers, or until its patience is at its end; what became of a write is then as
-unknown as with any other store. All that goes wrong goes wrong by itself: the nodes are the world's.
+An operator reads by a linearizable read of whoever leads the group, and writes by proposing a command to it. It
+asks one node after another until one answers, or until its patience is at its end; what became of a write is then
+as unknown as with any other store. All that goes wrong goes wrong by itself: the nodes are the world's.
 """
 
 from __future__ import annotations

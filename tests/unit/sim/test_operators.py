@@ -32,7 +32,7 @@ def test_operator_that_comes_back_has_forgotten_everything_and_goes_on_by_the_st
     bench.operators.start(101)
     operator = bench.operators.operator(101, 0)
     assert operator is not None
-    assert operator.shard is None
+    assert operator.describe().endswith("knows nothing")
     bench.run(0.5)
     assert operator.shard == stored
     assert bench.operators.lives_count == 3
