@@ -61,7 +61,9 @@ class Chaos:
             if operators is None
             else Planner(operators, self.toll, invariants)
         )
-        self.trouble = Trouble(operators, self.toll, self._later) if operators is not None else None
+        self.trouble = (
+            Trouble(operators, self.toll, self._later, self._cut) if operators is not None else None
+        )
         self.healed = False
         self._storms = 0
         self._full: dict[int, int] = {}

@@ -28,7 +28,7 @@ from quorate.core.coordinated.orders import CallOff, Reconfigure
 from quorate.core.coordinated.shard import Kind, Phase
 from quorate.core.entry import Member
 from quorate.core.invariant import Violated
-from quorate.sim.operator_stage import FIRST, PACE_S, SPARE, Stage
+from quorate.sim.operator_stage import PACE_S, SPARE, Stage
 from quorate.sim.operators import FIRST
 from quorate.storage.errors import StoreError
 
@@ -313,7 +313,8 @@ def survive(name: str, disturbance: Disturbance) -> str:
 
 def _went_on(stage: Stage, name: str, disturbance: Disturbance) -> None:
     """Whoever takes over goes on where the other ended; nothing has to be elected while the leader leads."""
-    lost = isinstance(disturbance, NodeEnds) or getattr(disturbance, "with_leader", False)
-    is_led = name not in ("election", "leader swap") and not lost
+    ends_with_leader = isinstance(disturbance, OperatorEnds) and disturbance.with_leader
+    is_lost = isinstance(disturbance, NodeEnds) or ends_with_leader
+    is_led = name not in ("election", "leader swap") and not is_lost
     if is_led and any(shard.status is Status.ELECTION for shard in stage.history):
         raise Violated("resumed", f"an election, though n{stage.leader.node} leads: {stage.history}")

@@ -413,6 +413,7 @@ def operator(rng: Random, place: Place) -> list[Fault]:
         throw("operator-fuse", 1, least=0.05, most=4.0, amount=rng.randint(0, FUSE_MAX))
     throw("operator-pause", rng.randint(1, 5), least=0.2, most=10.0)
     throw("operator-rumour", rng.randint(0, 8), least=0.1, most=0.1)
+    throw("operator-strand", rng.randint(0, 3), least=1.0, most=20.0)
     throw("store-slow", rng.randint(0, 3), least=0.5, most=6.0, amount=rng.choice((5.0, 20.0, 100.0)))
     throw("store-silent", rng.randint(0, 4), least=0.2, most=6.0)
     return faults

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from quorate.sim.faults import ANY_OPERATOR, Fault
+from quorate.core.coordinated.shard import Shard
+from quorate.sim.faults import ANY_OPERATOR, Fault, between
 from quorate.sim.operators import Operators
 
 if TYPE_CHECKING:
     from quorate.sim.chaos import Toll
 
+TRAP_EVERY_S = 0.0002
+TRAP_TRIES = 500
+Cut = Callable[[tuple[tuple[int, int], ...], float], None]
+"""Cuts links for so many seconds."""
 Later = Callable[[float, Callable[[], None]], None]
 """Does something after so many seconds, unless everything has healed by then."""
 
 
 class Trouble:
-    def __init__(self, operators: Operators, toll: Toll, later: Later) -> None:
+    def __init__(self, operators: Operators, toll: Toll, later: Later, cut: Cut) -> None:
         self.operators = operators
         self.world = operators.world
         self.toll = toll
@@ -26,14 +32,19 @@ class Trouble:
             "operator-fuse": self._light,
             "operator-pause": self._pause,
             "operator-rumour": self._rumour,
+            "operator-strand": self._set_trap,
             "store-slow": self._slow_down,
             "store-silent": self._silence,
         }
         self._later = later
+        self._cut = cut
+        self._traps: list[Fault] = []
         self._lengths: dict[int, float] = {}
         """How long an operator stays down whose fuse burns."""
         self._store_troubles = 0
         operators.on_crash = self._burnt_down
+        told, operators.store.on_written = operators.store.on_written, self._wrote
+        self._told = told
 
     def crash(self, number: int, seconds: float) -> None:
         if self.operators.crash(number):
@@ -87,6 +98,35 @@ class Trouble:
         for number in self._whom(fault) if suspects else ():
             self.toll.rumours += 1
             self.operators.suspect(number, shard, rng.choice(suspects))
+
+    # --- a change that stalls in its commit phase ---
+
+    def _set_trap(self, fault: Fault) -> None:
+        """The next leader that is told to let a new node count does so unheard, and is cut off together with it."""
+        self._traps.append(fault)
+
+    def _wrote(self, shard: int, version: int, content: Shard) -> None:
+        self._told(shard, version, content)
+        if self._traps and content.may_have_grown is not None and content.leader is not None:
+            fault = self._traps.pop(0)
+            mute = tuple((content.leader.node, number) for number in self.world.setup.operators)
+            self._cut(mute, fault.seconds)
+            self._spring(shard, content, fault, tries=TRAP_TRIES)
+
+    def _spring(self, shard: int, content: Shard, fault: Fault, *, tries: int) -> None:
+        change, leader = content.may_have_grown, content.leader
+        assert change is not None
+        assert change.new is not None
+        assert leader is not None
+        hosted = self.world.hosted(leader.node, shard)
+        if hosted is not None and change.new in getattr(hosted.replica.role, "ensemble", ()):
+            group = (leader.node, change.new.node)
+            self._cut(between(group, self.world.setup.everybody), fault.seconds)
+        elif tries:
+            again = partial(self._spring, shard, content, fault, tries=tries - 1)
+            self._later(TRAP_EVERY_S, again)
+
+    # --- the store ---
 
     def _slow_down(self, fault: Fault) -> None:
         self._store_trouble(fault, "slow", lambda: self.operators.store.slow_down(fault.amount))

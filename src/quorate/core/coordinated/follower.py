@@ -100,7 +100,7 @@ class Follower(Role):
 
     def _cut_at_or_below(self, to: EntryId, settled: EntryId) -> None:
         replica = self.replica
-        target = replica.last_at_or_below(to)
+        target = self._boundary_at_or_below(to)
         if target.offset < replica.commit:
             # What is settled lies inside of damage, and is never cut: by the leader's name others can give it back.
             if settled.offset == replica.commit:
@@ -114,3 +114,18 @@ class Follower(Role):
         replica.cut(target)
         if replica.verified.offset > target.offset:
             replica.verified = target
+
+    def _boundary_at_or_below(self, to: EntryId) -> EntryId:
+        """Our last position at or below `to` where an entry ends: where the logs differ, so may their boundaries."""
+        replica = self.replica
+        log = replica.log
+        found = replica.last_at_or_below(to)
+        if found in (to, log.base, log.head) or log.span_at(found.offset + 1) is not None:
+            return found
+        boundary = log.boundary_at_or_below(found.offset)
+        if boundary is not None or found.offset < replica.commit:
+            return boundary if boundary is not None else found
+        # It is older than the headers in memory: what is settled ends with an entry, too.
+        settled = max(replica.commit, log.base.offset)
+        span = log.span_at(settled)
+        return span.before if span is not None and settled != span.last.offset else log.position(settled)
