@@ -39,7 +39,9 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep(
-    protocol: Annotated[str, typer.Argument(metavar="PROTOCOL", help="How the copies agree: raft or coordinated.")],
+    protocol: Annotated[
+        str, typer.Argument(metavar="PROTOCOL", help="How the copies agree: raft or coordinated.")
+    ],
     seeds: Annotated[str, typer.Option(metavar="FIRST:END", help="A range of worlds, END left out.")],
     faults: Annotated[
         str, typer.Option(metavar="NAMES", help="What goes wrong, as for `quorate sim`.")

@@ -325,6 +325,7 @@ class Keeper:
         else:
             self.log.restart_after(snapshot.last)
             self.ordering.restarted_after(snapshot.last)
+            self.verified = min(self.verified, snapshot.last, key=lambda entry: entry.offset)
         self.controls_changed()
         self.role.installed(snapshot)
 

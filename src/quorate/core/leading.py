@@ -29,6 +29,7 @@ class Leading(Role):
         """(last offset, first offset, request, timestamp) of proposals that wait for their commit."""
         self._readers: dict[int, int] = {}
         self._epoch_first = -1
+        self.entered_at: float = replica.now
 
     @property
     def leads_from(self) -> int:

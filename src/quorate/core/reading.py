@@ -124,10 +124,20 @@ class Reading:
             self._send()
             self._count()  # Others may count by now, or nobody else.
 
+    def give_up(self, seconds: float) -> None:
+        """Nobody has confirmed for so long that we lead, and nobody else tells us that we do not."""
+        replica = self._leader.replica
+        since = max(self._began, self._leader.entered_at)
+        if self.is_waiting and replica.now - since > seconds:
+            self._answer_all(Outcome.TIMED_OUT, "too few follow to know whether this node still leads")
+            self._following = set()
+
     def leave(self) -> None:
         """Reads change nothing: they can be asked again elsewhere."""
-        replica = self._leader.replica
+        self._answer_all(Outcome.NOT_LEADER)
+
+    def _answer_all(self, outcome: Outcome, why: str = "") -> None:
         waiting = [request for _, request in self._asked + self._next]
         for request in waiting + [event.request for event in self._early]:
-            replica.emit(effects.Reply(request, Outcome.NOT_LEADER))
+            self._leader.replica.emit(effects.Reply(request, outcome, why=why))
         self._asked, self._next, self._early = [], [], []

@@ -150,6 +150,7 @@ class Trouble:
 
     def heal(self) -> None:
         """The store answers, and at least one operator runs."""
+        self._traps.clear()
         self.operators.store.recover()
         self.operators.on_crash = lambda number: None
         for number, process in self.operators.processes.items():

@@ -198,6 +198,7 @@ def test_a_wrong_choice(town: Town) -> None:
 def test_an_answer_before_it_is_flushed(town: Town) -> None:
     head = town.nodes[2].replica.log.head
     expect("epoch-unsaved", lambda: answer(town, 2, FenceResponse(5, head, 1)))
+    town.nodes[2].replica.become("fenced")
     expect("fence-unflushed", lambda: answer(town, 2, FenceResponse(1, EntryId(1, 9), 1)))
     expect("ack-unflushed", lambda: answer(town, 2, TruncateResponse(1, EntryId(1, 9), -1)))
     expect("ack-unflushed", lambda: answer(town, 2, AddEntryResponse(1, True, 9, 9, -1, head)))

@@ -184,16 +184,17 @@ def test_an_election_completes_what_may_have_grown(change: Reconfiguration) -> N
 def test_an_election_never_completes_a_contraction_and_it_is_tried_again() -> None:
     """An entry is on N1 and N3; the contraction of N3 stands in COMMIT; N1 refuses it, and dies."""
     change = contract(N3, Phase.COMMIT)
+    again = Reconfiguration(Kind.CONTRACT, Phase.WANTED, N3, again=True)
     desk = in_election(steady(change=change))
-    assert desk.shard == electing(2, change=contract(N3, Phase.WANTED))
+    assert desk.shard == electing(2, change=again)
     desk.fenced(N2, "1-2")
     assert desk.fenced(N3, "1-3") == [], "whoever is to go is not chosen while somebody else may come"
     chosen = desk.wake_until_sent(N3, messages.BecomeLeaderRequest)
     assert chosen.ensemble == THREE
     ordered = desk.receive(N3, BecomeLeaderResponse(2, leads=True))
-    assert written(ordered) == [steady(2, leader=N3, change=contract(N3, Phase.WANTED))]
+    assert written(ordered) == [steady(2, leader=N3, change=again)]
     desk.wake_until_written()
-    assert desk.shard == electing(3, change=contract(N3, Phase.WANTED)), "N3 is moved before it goes"
+    assert desk.shard == electing(3, change=again), "N3 is moved before it goes"
 
 
 @pytest.mark.behaviour("OX-2", "OX-28")

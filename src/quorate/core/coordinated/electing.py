@@ -21,7 +21,7 @@ from quorate.core.coordinated.messages import (
 from quorate.core.coordinated.shard import Phase, Shard, Status
 from quorate.core.coordinated.tending import Tending
 from quorate.core.entry import EntryId, Member
-from quorate.core.quorum import majority
+from quorate.core.quorum import has_majority
 
 if TYPE_CHECKING:
     from quorate.core.coordinated.operator import Operator
@@ -71,7 +71,7 @@ class Electing:
 
     def suspected(self, node: int) -> None:
         if self._chosen is not None and self._chosen.node == node:
-            self._operator.elect()
+            self._operator.elect(avoid=self._chosen)
 
     def gave_up(self) -> None:
         """Somebody who answered is better than nobody; but a chosen leader that does not answer leads nothing."""
@@ -98,7 +98,7 @@ class Electing:
         leader = max(eligible, key=lambda member: (counted[member].head, member != self._avoid, -member.node))
         head = counted[leader].head
         damaged = [counted[member].head for member in final if member in counted and counted[member].faulty]
-        if any(claim > head and self._may_be_settled(claim) for claim in damaged):
+        if any(claim > head for claim in damaged) and self._may_be_settled(head):
             return  # It will be mended, or somebody else will come who has it.
         self._chosen = leader
         followers = [
@@ -109,15 +109,19 @@ class Electing:
         self._operator.give_up_after(self._operator.tuning.patience_s)
         self._operator.send(leader, self._request)
 
-    def _may_be_settled(self, claim: EntryId) -> bool:
-        """Whether so few are known never to have had that entry that it can be settled (rule 2)."""
+    def _may_be_settled(self, above: EntryId) -> bool:
+        """Whether so few are known to have nothing above that entry that something there may be settled: rule 2."""
         without = {
-            member for member, answer in self._fenced.items() if not answer.faulty and answer.head < claim
+            member for member, answer in self._fenced.items() if not answer.faulty and answer.head <= above
         }
-        for ensemble in (self._shard.ensemble, self._shard.final_ensemble):
-            if sum(member not in without for member in ensemble) >= majority(len(ensemble)):
-                return True
-        return False
+        ensembles = [self._shard.ensemble, self._shard.final_ensemble]
+        change = self._shard.reconfiguration
+        if change is not None and change.new is None:  # A leader may have applied it, and settled with fewer.
+            ensembles.append(change.applied_to(self._shard.ensemble))
+        return any(
+            has_majority([member for member in ensemble if member not in without], ensemble)
+            for ensemble in ensembles
+        )
 
     def _lead(self) -> None:
         """Over: say so in the store, and then see to those who came late (OX-12)."""

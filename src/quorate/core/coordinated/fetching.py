@@ -37,7 +37,8 @@ class Fetching:
         replica = self._replica
         snapshot = message.snapshot
         if replica.installing:
-            self._asker = asker.node
+            if replica.staging is not None and replica.staging.snapshot == snapshot:
+                self._asker = asker.node
             return
         if snapshot is None or not self._needs(snapshot):
             self._asker = asker.node
@@ -57,6 +58,8 @@ class Fetching:
     def _needs(self, snapshot: Snapshot) -> bool:
         """Whether it is more than what is settled here, or would mend damage."""
         replica = self._replica
+        if snapshot.last.offset < replica.log.base.offset:
+            return False
         if snapshot.last.offset > replica.commit or replica.lacks_snapshot:
             return True
         faulty = replica.log.faulty
@@ -86,6 +89,10 @@ class Fetching:
     def _install(self, staging: Staging) -> None:
         replica = self._replica
         last = staging.snapshot.last
+        if not self._needs(staging.snapshot):  # Entries have overtaken it.
+            replica.staging = None
+            self._answer(installed=True)
+            return
         if last.offset < replica.commit and not replica.log.holds(last):
             replica.staging = None  # It ends inside of what is damaged here: only a later one mends that.
             self._answer(installed=False)
@@ -131,5 +138,5 @@ class Fetching:
         """Another epoch, or a disk that is full. What is already being installed goes on."""
         if not self._replica.installing:
             self._replica.staging = None
-            self._asker = 0
+        self._asker = 0
         self.deadline = None

@@ -116,7 +116,7 @@ class Follower(Role):
             replica.verified = target
 
     def _boundary_at_or_below(self, to: EntryId) -> EntryId:
-        """Our last position at or below `to` where an entry ends: where the logs differ, so may their boundaries."""
+        """Our last position at or below `to` where an entry ends: where logs differ, so may their boundaries."""
         replica = self.replica
         log = replica.log
         found = replica.last_at_or_below(to)

@@ -117,6 +117,10 @@ class CoordinatedInvariants:
                     check(world, shadow, replica, effect, event)
             elif type(effect) is Append:
                 self._append(world, shadow, replica, effect, event)
+        if leads and type(event) is Received and type(event.message) is AbortReconfigurationRequest:
+            counting = self._counting.get((shadow.partition, replica.epoch))
+            if counting is not None and event.message.epoch == replica.epoch:
+                counting.change = None  # The old node counts again from here on.
         if type(event) is Persisted and replica.durable.offset > shadow.durable.offset:
             raise Violated(
                 "durable-early",
@@ -188,10 +192,7 @@ class CoordinatedInvariants:
         message = effect.message
         place = (shadow.partition, replica.me)
         self._fenced[place] = max(self._fenced.get(place, 0), message.epoch)
-        is_here = message.head.offset <= shadow.durable.offset  # One that follows already may have gone on.
-        if not message.faulty and (
-            not is_here or (replica.role.name == "fenced" and message.head != shadow.durable)
-        ):
+        if not message.faulty and (replica.role.name == "fenced" and message.head != shadow.durable):
             raise Violated(
                 "fence-unflushed", f"{shadow.name} is fenced with {message.head}, flushed: {shadow.durable}"
             )

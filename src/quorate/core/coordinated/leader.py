@@ -155,7 +155,8 @@ class Leader(Leading, Role):
         self._questions.pop(cursor.node, None)
         if replica.snapshot is None:
             replica.take_snapshot()
-            self._ask(cursor, AddEntryRequest(replica.epoch, replica.log.head, -1))
+            cursor.phase = Phase.SEARCHING  # With the next heartbeat there is one, or it is asked for again.
+            self._questions[cursor.node] = AddEntryRequest(replica.epoch, replica.log.head, -1)
             return
         cursor.begin_snapshot(replica.snapshot)
         replica.send(cursor.node, SnapshotRequest(replica.epoch, replica.snapshot, replica.me))
@@ -187,7 +188,7 @@ class Leader(Leading, Role):
             self.offer_snapshot(cursor, covering=covering)
             return
         if faulty is not None and log.holds(faulty.before) and not log.holds(faulty.last):
-            if cursor.phase is not Phase.SEARCHING:
+            if type(self._questions.get(cursor.node)) is not TruncateRequest:
                 self._truncate(cursor, message.head)  # It lost what we never had: nobody could give it back.
             return
         if not message.accepted:
@@ -225,18 +226,21 @@ class Leader(Leading, Role):
 
     def _truncate_response(self, cursor: Cursor, message: TruncateResponse) -> None:
         cursor.commit = message.commit
-        if type(self._questions.get(cursor.node)) is not TruncateRequest:
+        question = self._questions.get(cursor.node)
+        if not isinstance(question, TruncateRequest):
             return
         if self._agrees(message.head):
             self._align(cursor, message.head)
-        else:
+        elif message.head != question.head:
             self._truncate(cursor, message.head)  # Once is not always enough (D1).
+        # Otherwise something has to be mended there first: it is asked again with the next heartbeat.
 
     def _snapshot_response(self, cursor: Cursor, message: SnapshotResponse) -> None:
         if cursor.phase is not Phase.SNAPSHOT:
             return
         if not message.installed:
-            self.begin_snapshot(cursor)
+            if self.replica.snapshot != cursor.snapshot:  # Else with the next heartbeat.
+                self.begin_snapshot(cursor)
         elif self._agrees(message.head):
             self._align(cursor, message.head)
         else:
@@ -268,6 +272,14 @@ class Leader(Leading, Role):
             self._matched | {self.replica.me: self.replica.durable.offset}, ensemble
         )
 
+    @property
+    def knows_what_is_settled(self) -> bool:
+        """Something is settled that it has appended itself, so nothing is that it does not know of.
+
+        Before that, what earlier leaders have settled may reach up to the head that it was elected with.
+        """
+        return self.replica.commit > self._elected.offset
+
     # --- epochs ---
 
     def adopt(self, epoch: int) -> None:
@@ -296,6 +308,7 @@ class Leader(Leading, Role):
             self.deadline = None
             return
         self.reading.woke()
+        self.reading.give_up(replica.config.tuning.read_wait_s)
         for cursor in self.cursors.values():
             if not cursor.is_due():
                 continue

@@ -172,6 +172,8 @@ class PrepareReconfigurationResponse(msgspec.Struct, frozen=True, gc=False, tag=
     epoch: int
     prepared: bool
     snapshot: Snapshot | None = None
+    ready: bool = True
+    """Not yet: the epoch is adopted, and the snapshot is being taken."""
 
 
 class CommitReconfigurationRequest(msgspec.Struct, frozen=True, gc=False, tag="commit?"):

@@ -96,8 +96,10 @@ class Operator:
         self._reading = False
         self._is_peeking = False
         self._writing: tuple[Shard, Then] | None = None
-        self._orders: list[Order] = []
-        """Those that wait for their end; one that is called off hears of it when that is stored."""
+        self._orders: list[tuple[Order, int]] = []
+        """Those that wait for their end, and the epoch then; one that is called off hears when that is stored."""
+        self._silent_at = -1
+        """The version that an unanswered write was based on: until there is another, it may yet be done."""
         self._effects: list[Any] = []
 
     # --- the door ---
@@ -165,7 +167,7 @@ class Operator:
         before, self.version, self.shard = self._looked_at, event.version, event.shard
         self._looked_at = event.version
         if self.shard is None:
-            for order in self._orders.copy():
+            for order, _ in self._orders.copy():
                 self._end(order, Outcome.REFUSED, "there is no such shard")
             if self._birth is not None:
                 self.write(self._birth, self.elect)
@@ -174,7 +176,7 @@ class Operator:
         half_done = self.shard.status is Status.ELECTION or self.shard.reconfiguration is not None
         if half_done and before and before != event.version:
             # Somebody is at it. If they get on, this version will not be the newest for long.
-            self._look_at = self.now + self.tuning.patience_s * (1.0 + self.rng.random())
+            self._look_at = self.now + self.tuning.patience_s * (2.0 + 2.0 * self.rng.random())
             return
         self.go_on()
 
@@ -197,6 +199,7 @@ class Operator:
             return
         if self._writing is not None:
             self._looked_at = 0  # What this operator may have written itself needs no waiting.
+            self._silent_at = self.version
         self._reading = False
         self._writing = None
         self._look_at = self.now + self.tuning.retry_s
@@ -228,10 +231,10 @@ class Operator:
         assert shard is not None
         self.elections_count += 1
         change = shard.reconfiguration
-        if change is not None and change.phase in (Phase.PREPARE, Phase.ABORT):
+        if change is not None and change.phase in (Phase.PREPARE, Phase.ABORT) and not change.again:
             change = None  # Nobody counts otherwise yet: as if it had not begun (OX-28).
-        elif change is not None and change.kind is Kind.CONTRACT:
-            change = msgspec.structs.replace(change, phase=Phase.WANTED)
+        elif change is not None and change.kind is Kind.CONTRACT and change.phase is not Phase.WANTED:
+            change = msgspec.structs.replace(change, phase=Phase.WANTED, again=True)
         following = Shard(shard.epoch + 1, Status.ELECTION, shard.ensemble, None, change)
         self.write(following, lambda: self.begin(Electing(self, avoid)))
 
@@ -308,7 +311,7 @@ class Operator:
             return
         shard = self.shard
         assert shard is not None
-        self._orders.append(order)
+        self._orders.append((order, shard.epoch))
         change = shard.reconfiguration
         if isinstance(order, MoveLeader):
             self.elect(avoid=shard.leader)
@@ -332,7 +335,7 @@ class Operator:
             return "the metadata store has not answered yet"
         change = shard.reconfiguration
         if isinstance(order, CallOff):
-            if change is None or change.phase is Phase.COMMIT:
+            if change is None or change.phase is Phase.COMMIT or change.again:
                 return "nothing is under way that could still be called off"
             return "" if shard.status is Status.STEADY else "an election is under way"
         if shard.status is not Status.STEADY:
@@ -341,6 +344,13 @@ class Operator:
             return f"another reconfiguration is under way: {change}"
         if not isinstance(order, Reconfigure):
             return ""
+        if (order.old is None) != (order.kind is Kind.EXPAND) or (order.new is None) != (
+            order.kind is Kind.CONTRACT
+        ):
+            return f"{order.kind} names the wrong nodes"
+        others = [member.node for member in shard.ensemble if member != order.old]
+        if order.new is not None and order.new not in shard.ensemble and order.new.node in others:
+            return f"node {order.new.node} is in the ensemble with another disk; swap that for this one"
         if order.old is not None and order.old not in shard.ensemble:
             return f"node {order.old.node} is not in the ensemble"
         if order.new is not None and order.new in shard.ensemble:
@@ -358,6 +368,7 @@ class Operator:
         change = shard.reconfiguration
         assert change is not None
         assert change.phase in (Phase.WANTED, Phase.PREPARE)
+        assert not change.again
         if change.phase is Phase.WANTED:
             self.write(msgspec.structs.replace(shard, reconfiguration=None), self.settled)
             return
@@ -372,16 +383,16 @@ class Operator:
 
     def _judge_orders(self) -> None:
         """Whether what was ordered has happened, or can no longer happen."""
-        for order in self._orders.copy():
-            self._judge(order)
+        for order, epoch in self._orders.copy():
+            self._judge(order, epoch)
 
-    def _judge(self, order: Order) -> None:
+    def _judge(self, order: Order, epoch: int) -> None:
         shard = self.shard
         assert shard is not None
         change = shard.reconfiguration
         if isinstance(order, MoveLeader):
             if shard.status is Status.STEADY:
-                self._end(order, Outcome.SETTLED)
+                self._end(order, Outcome.SETTLED if shard.epoch > epoch else Outcome.TIMED_OUT)
         elif isinstance(order, CallOff):
             if change is None or change.phase is Phase.COMMIT:
                 self._end(order, Outcome.SETTLED if change is None else Outcome.TIMED_OUT)
@@ -394,7 +405,9 @@ class Operator:
                 self._end(order, Outcome.TIMED_OUT, "it was dropped; nothing has changed")
 
     def _end(self, order: Order, outcome: Outcome, why: str = "") -> None:
-        self._orders.remove(order)
+        self._orders = [other for other in self._orders if other[0] is not order]
+        if outcome is Outcome.TIMED_OUT and self.version == self._silent_at:
+            outcome, why = Outcome.UNKNOWN, "the metadata store has not answered: it may yet be done"
         leader = self.shard.leader.node if self.shard is not None and self.shard.leader is not None else 0
         self.emit(Reply(order.request, outcome, leader=leader, why=why))
 

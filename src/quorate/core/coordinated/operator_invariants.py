@@ -13,7 +13,7 @@
 | chosen-twice | one leader is chosen an epoch | OX-8 |
 | chosen-outsider | leader and followers come from the final ensemble | OX-20 |
 | chosen-lower | the highest of the heads that were answered is chosen | OX-8, OX-10, OX-17 |
-| fenced-minority | whoever chooses has heard a majority of the stored ensemble | OX-8 |
+| fenced-minority | whoever chooses has heard so many that they meet every majority of before | OX-8 |
 
 Both of the specification's liveness properties are looked at when everything has healed: `unfinished` is
 EventuallyReconfigurationCompletes; EventuallyAllValuesCommitted is that fresh proposals settle (sim/healing.py).
@@ -89,7 +89,8 @@ class OperatorInvariants:
             raise Violated("valid-messages", f"{shadow.name} sends itself {message}")
         place = (shadow.partition, getattr(message, "epoch", 0))
         if kind is FenceResponse:
-            self._fenced.setdefault(place, {})[shadow.node, message.head] = message.faulty
+            heads = self._fenced.setdefault(place, {})
+            heads[shadow.node, message.head] = message.faulty or heads.get((shadow.node, message.head), False)
         elif kind is CommitReconfigurationResponse and message.done:
             self._done.add(place)
 
@@ -131,7 +132,7 @@ class OperatorInvariants:
     ) -> None:
         fenced = self._fenced.get((partition, message.epoch), {})
         nodes = {node for node, _ in fenced}
-        if 2 * sum(member.node in nodes for member in shard.ensemble) <= len(shard.ensemble):
+        if 2 * sum(member.node in nodes for member in shard.ensemble) < len(shard.ensemble):
             raise Violated("fenced-minority", f"{who} chose n{leader.node}; fenced: {sorted(nodes)}; {shard}")
         mine = max((head for node, head in fenced if node == leader.node), default=None)
         for member, head in message.followers:

@@ -39,13 +39,22 @@ class Reconfiguring:
 
     def prepare(self, operator: Member, message: PrepareReconfigurationRequest) -> None:
         replica = self._leader.replica
-        if message.epoch == replica.epoch + 1:
+        is_new = message.epoch == replica.epoch + 1
+        if is_new and not self._leader.knows_what_is_settled:
+            return  # The new node could get too little. It is asked again.
+        if is_new:
             self._prepare(message.epoch, message.reconfiguration)
         if not self._is_about(message.epoch, message.reconfiguration):
             replica.send(operator.node, PrepareReconfigurationResponse(message.epoch, prepared=False))
             return
         self._asker = operator.node
         self.go_on()
+        if (
+            self._asker and not is_new
+        ):  # It takes its time. But the epoch is adopted, and others can be gathered.
+            replica.send_when_saved(
+                self._asker, PrepareReconfigurationResponse(replica.epoch, True, ready=False)
+            )
 
     def _prepare(self, epoch: int, change: Reconfiguration) -> None:
         leader = self._leader
@@ -89,6 +98,7 @@ class Reconfiguring:
     def _commit(self, change: Reconfiguration) -> None:
         leader = self._leader
         ensemble = change.applied_to(leader.ensemble)
+        assert leader.knows_what_is_settled
         if change.new is None and leader.reached_by(ensemble) < leader.replica.commit:
             return  # Something settled would be on fewer than a majority (OX-34).
         self._is_done = True

@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from quorate.core import effects, events
-from quorate.core.coordinated import messages
 from quorate.core.coordinated.config import Config, SavedState
 from quorate.core.coordinated.fenced import Fenced
 from quorate.core.coordinated.fetching import Fetching
@@ -36,7 +35,6 @@ from quorate.core.coordinated.messages import (
     PrepareReconfigurationRequest,
     PrepareReconfigurationResponse,
     SnapshotRequest,
-    SnapshotResponse,
     TruncateRequest,
 )
 from quorate.core.coordinated.roles import Role
@@ -244,11 +242,12 @@ class Replica(Keeper):
 
     def _refuse_stale(self, sender: Member, message: Any) -> None:
         """Tell an operator or a leader of the past which epoch it is; drop answers."""
-        answer = _STALE.get(type(message))
-        if type(message) is FenceRequest:
-            self._answer_fence(sender)  # As in its own epoch: an operator may count it there.
-        elif answer is not None:
-            self.send_when_saved(sender.node, answer(self))
+        if type(message) in (AddEntryRequest, TruncateRequest, StillRequest):
+            answer = AddEntryResponse(self.epoch, False, -1, -1, self.commit, self.log.head)
+            self.send_when_saved(sender.node, answer)
+        elif type(message) in _REQUESTS:
+            # Whatever was asked in the past: this is true in any case, and refuses nothing that is asked now.
+            self._answer_fence(sender)
 
 
 Replica.roles = {role.name: role for role in (Fenced, Follower, Leader)}
@@ -292,22 +291,3 @@ _REQUESTS: dict[type, Callable[[Replica, Member, Any], None]] = {
     StillRequest: Replica._from_leader,
 }
 """Those of this epoch or a later one; each takes the epoch on as its sender may demand it."""
-
-
-def _stale_leader(replica: Replica) -> messages.Message:
-    return AddEntryResponse(replica.epoch, False, -1, -1, replica.commit, replica.log.head)
-
-
-_STALE: dict[type, Callable[[Replica], messages.Message]] = {
-    BecomeLeaderRequest: lambda replica: BecomeLeaderResponse(replica.epoch, leads=False),
-    PrepareReconfigurationRequest: lambda replica: PrepareReconfigurationResponse(
-        replica.epoch, prepared=False
-    ),
-    CommitReconfigurationRequest: lambda replica: CommitReconfigurationResponse(replica.epoch, leads=False),
-    AbortReconfigurationRequest: lambda replica: AbortReconfigurationResponse(replica.epoch, leads=False),
-    AddFollowerRequest: lambda replica: BecomeLeaderResponse(replica.epoch, leads=False),
-    SnapshotRequest: lambda replica: SnapshotResponse(replica.epoch, replica.log.head, installed=False),
-    AddEntryRequest: _stale_leader,
-    TruncateRequest: _stale_leader,
-    StillRequest: _stale_leader,
-}

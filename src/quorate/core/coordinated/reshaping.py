@@ -52,6 +52,7 @@ class Reshaping:
     def begin(self) -> None:
         self.retry()
         self._operator.retry_after(self._operator.tuning.retry_s)
+        self._operator.give_up_after(4 * self._operator.tuning.patience_s)
 
     def retry(self) -> bool:
         epoch, change = self._shard.epoch, self._change
@@ -81,8 +82,10 @@ class Reshaping:
             elif type(message) is AbortReconfigurationResponse and phase is Phase.ABORT:
                 self._end(message.leads, self._shard.ensemble)
         elif type(message) is SnapshotResponse and sender == self._change.new and self._snapshot is not None:
+            snapshot = self._snapshot.snapshot
             if message.installed:
-                self._commit()
+                if snapshot is None or message.head.offset >= snapshot.last.offset:  # Else of an older one.
+                    self._commit()
             else:
                 self._snapshot = None  # The leader has another one by now.
                 self.retry()
@@ -91,6 +94,8 @@ class Reshaping:
         self._has_adopted = message.prepared
         if not message.prepared:
             self._operator.elect()
+        elif not message.ready:
+            pass  # It is asked again.
         elif self._change.new is None:
             self._commit()
         elif self._snapshot is None:
@@ -118,9 +123,16 @@ class Reshaping:
     def suspected(self, node: int) -> None:
         new = self._change.new
         if node == self._leader.node:
-            self._operator.elect()
+            self._operator.elect(avoid=self._leader)
         elif new is not None and node == new.node and self._change.phase is Phase.PREPARE:
             self._operator.call_off()
 
     def gave_up(self) -> None:
-        """Nothing to give up: whoever waits in vain calls it off."""
+        """A leader that does not get as far as adopting the epoch misses followers, and nobody can be gathered
+        before it does. Whatever else takes long may go on, or be called off by whoever wanted it."""
+        if self._change.phase is not Phase.PREPARE or self._has_adopted:
+            return
+        if self._change.again:
+            self._operator.elect()
+        else:
+            self._operator.call_off()

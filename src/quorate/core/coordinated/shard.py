@@ -37,6 +37,9 @@ class Reconfiguration(msgspec.Struct, frozen=True, gc=False):
     phase: Phase
     old: Member | None = None
     new: Member | None = None
+    again: bool = False
+    """A contraction that was in COMMIT before an election: some leader may have settled something with those who
+    stay. That must not be forgotten before it is done, so it is neither dropped nor called off."""
 
     def __post_init__(self) -> None:
         assert (self.old is None) == (self.kind is Kind.EXPAND)

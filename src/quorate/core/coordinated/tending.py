@@ -36,7 +36,9 @@ class Tending:
         leader = self._shard.leader
         assert leader is not None
         if node == leader.node:
-            self._operator.elect()
+            self._operator.elect(
+                avoid=leader
+            )  # Perhaps it is only cut off from the others, and has the highest head.
 
     def gave_up(self) -> None:
         self._operator.elect()
