@@ -66,7 +66,7 @@ def test_a_second_process_on_a_directory_is_refused(tmp_path: Path) -> None:
 def test_a_directory_of_others_is_refused(tmp_path: Path) -> None:
     with cluster_of(tmp_path, partitions=1, nodes=1) as cluster:
         node = cluster.nodes[1]
-        assert "make it with --format" in start_again(node).stderr
+        assert "make it with `quorate format`" in start_again(node).stderr
         node.format()
         wrong = {
             "of cluster": start_again(node, cluster="another"),

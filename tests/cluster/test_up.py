@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pty
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,18 +168,38 @@ def test_nodes_never_outlive_a_killed_up(tmp_path: Path) -> None:
             time.sleep(POLL_S)
 
 
-def test_a_node_that_cannot_start_is_left_down_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_node_whose_disk_is_lost_is_left_down_until_it_is_made_anew_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
     port = free_row(3)
     directory = tmp_path / "d"
     with running(directory, port) as up:
         up.until_said("is up: 3 nodes")
-        (directory / "n3" / "node.json").rename(tmp_path / "lost.json")
-        os.kill(up.pid(3), signal.SIGKILL)
-        up.until_said("it is left down; its last words: ")
-        up.until_said("n3 is not a node's")
         write(port, 10)
+        third = up.pid(3)
+        shutil.rmtree(directory / "n3")
+        os.kill(third, signal.SIGKILL)
+        up.until_said("node 3 is left down: ")
+        up.until_said("lets it count again")
         assert read(port, 10) == list(range(10))
+        make, count = re.findall("`(quorate (?:format|cluster replace) [^`]+)`", up.said())
+        as_advised(make)
+        up.until_said("node 3 is up, process")
+        assert "node 3 counts in 2 partitions and the metadata group" in as_advised(count)
+        third = up.pid(3)
+        shutil.rmtree(directory / "n3")
+        os.kill(third, signal.SIGKILL)
+        up.until(lambda: up.said().count("node 3 is left down: ") == 2, "the second loss")
         assert up.stop() == 1
+        assert "not every node ended as it should: node 3" in up.said()
+
+
+def as_advised(command: str) -> str:
+    """Do what a message says, word by word."""
+    arguments = [sys.executable, "-m", *command.split()]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_on_a_terminal_a_table_shows_how_the_nodes_are(tmp_path: Path) -> None:

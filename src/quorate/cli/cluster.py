@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from quorate.cli import say
-from quorate.cli.options import SERVERS, WAIT_S, NoWait, Servers, Timeout
+from quorate.cli import cluster_replace, say
+from quorate.cli.options import SERVERS, WAIT_S, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -26,15 +26,6 @@ CHANGE_EPILOG = """\b
 [bold]Exit code[/bold]
 0 it is so, 1 it is ordered and not yet so, 2 it cannot be done.
 """
-REPLACE_EPILOG = f"""\b
-[bold]Examples[/bold]
-quorate cluster replace 3              its disk was lost; it was made anew with --replaces, and runs
-quorate cluster replace 3 --with 4     node 3 is gone for good
-
-It is never done by itself: only a person knows whether the old disk may come back with what it holds.
-
-{CHANGE_EPILOG}"""
-
 FORGET_EPILOG = """\b
 [bold]Examples[/bold]
 quorate cluster forget 3               after `quorate cluster replace 3 --with 4`
@@ -44,8 +35,15 @@ with a directory made anew with --replaces it can join again.
 
 \b
 [bold]Exit code[/bold]
-0 it is so, 2 it cannot be done.
+0 it is so, 1 nobody knows yet whether it is, 2 it cannot be done.
 """
+
+
+class Voting(NamedTuple):
+    """Who votes in the metadata group; and whether that was so before anybody ordered it."""
+
+    nodes: list[int]
+    already: bool = False
 
 
 def register(app: typer.Typer) -> None:
@@ -53,7 +51,7 @@ def register(app: typer.Typer) -> None:
     cluster_app.command("transfer")(transfer)
     cluster_app.command("add", epilog=CHANGE_EPILOG)(add)
     cluster_app.command("remove", epilog=CHANGE_EPILOG)(remove)
-    cluster_app.command("replace", epilog=REPLACE_EPILOG)(replace)
+    cluster_replace.register(cluster_app)
     cluster_app.command("forget", epilog=FORGET_EPILOG)(forget)
     app.add_typer(cluster_app, name="cluster")
 
@@ -62,33 +60,37 @@ def status(servers: Servers = SERVERS) -> None:
     """Show the nodes, what they hold, and who votes in the metadata group."""
     from quorate.cli.orders import carry_out
 
-    rows, changes = carry_out(servers, _looked_at)
+    name, rows, changes = carry_out(servers, _looked_at)
     columns = ("node", "address", "state", "metadata", "behind", "copies", "leads")
     out = say.console()
-    out.print(say.table("Nodes", columns, rows, right=(0, 4, 5, 6)))
+    out.print(say.table(f"Cluster {name}", columns, rows, right=(0, 4, 5, 6)))
     for line in changes:
         out.print(line)
 
 
-async def _looked_at(orders: Orders) -> tuple[list[tuple[str, ...]], list[str]]:
-    from quorate.cli.orders import MAY_BE_OLD, leader_status, phase
-    from quorate.core.entry import partition_of
+async def _looked_at(orders: Orders) -> tuple[str, list[tuple[str, ...]], list[str]]:
+    """The cluster's id, a row for each node, and a line for each change that is open."""
+    from quorate.cli.how_far import phase, voters_phase
+    from quorate.cli.orders import MAY_BE_OLD, leader_status
     from quorate.machine.metadata import METADATA
 
     image, statuses = await orders.image(even_old=True), await orders.statuses()
     metadata = leader_status(statuses, METADATA)
     rows = [_row(info, statuses.get(info.node), metadata) for info in image.nodes]
     changes = [
-        f"{topic.name}/{number} {phase(topic, number, leader_status(statuses, partition_of(topic.id, number)))}"
+        f"{topic.name}/{number} {phase(topic, number, image, statuses)}"
         for topic in image.topics
         for number in sorted(topic.changes)
     ]
+    if metadata is not None and (voters_change := voters_phase(statuses)):
+        changes.insert(0, voters_change)
     if not image.is_current:
         changes.insert(0, MAY_BE_OLD)
-    return rows, changes
+    return orders.client.cluster, rows, changes
 
 
 def _row(info: NodeInfo, status: Status | None, metadata: ReplicaStatus | None) -> tuple[str, ...]:
+    from quorate.cli.how_far import is_unheard
     from quorate.machine.metadata import METADATA
 
     role, behind = "unknown", ""
@@ -100,7 +102,9 @@ def _row(info: NodeInfo, status: Status | None, metadata: ReplicaStatus | None) 
             role = "follows"
         else:
             role = "votes" if lives[info.node] == info.incarnation else "disk lost, does not count"
-        behind = f"{metadata.lags[info.node]:,}" if info.node in metadata.lags else ""
+        if info.node in metadata.lags:
+            lag = metadata.lags[info.node]
+            behind = "not heard yet" if is_unheard(metadata, info.node) else f"{lag:,}"
     where = str(info.node), f"{info.host}:{info.port}"
     if status is None:
         return (*where, "does not answer", role, behind, "", "")
@@ -130,95 +134,53 @@ def transfer(
 
 def add(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_S) -> None:
     """Let one more node vote in the metadata group."""
+    from quorate.cli.how_far import change_voters
 
-    async def work(orders: Orders) -> list[int]:
+    async def work(orders: Orders) -> Voting:
         image = await orders.image()
         voters = await orders.voters()
-        _expect_known(node, image.nodes)
+        life = _expect_known(node, image.nodes).incarnation
+        if node in voters and voters[node] != life:
+            raise WrongUsage(
+                f"node {node} votes with a disk that is lost; let its new one count with "
+                f"`quorate cluster replace {node}`"
+            )
         if node in voters:
-            raise WrongUsage(f"node {node} votes in the metadata group already")
+            return await _as_ordered(orders, voters, timeout)
         nodes = sorted([*voters, node])
-        await orders.change_voters(nodes, timeout)
-        return nodes
+        await change_voters(orders, nodes, timeout)
+        return Voting(nodes)
 
     _tell_voters(servers, work)
 
 
 def remove(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_S) -> None:
     """Let a node vote no more in the metadata group; it follows then."""
+    from quorate.cli.how_far import change_voters
 
-    async def work(orders: Orders) -> list[int]:
-        await orders.image(even_old=True)
+    async def work(orders: Orders) -> Voting:
+        image = await orders.image(even_old=True)
         voters = await orders.voters()
         if node not in voters:
-            raise WrongUsage(f"node {node} does not vote in the metadata group")
+            _expect_known(node, image.nodes)
+            return await _as_ordered(orders, voters, timeout)
         if len(voters) == 1:
             raise WrongUsage(f"node {node} is the last that votes in the metadata group; add another first")
         nodes = sorted(voter for voter in voters if voter != node)
-        await orders.change_voters(nodes, timeout)
-        return nodes
+        await change_voters(orders, nodes, timeout)
+        return Voting(nodes)
 
     _tell_voters(servers, work)
 
 
-def replace(
-    node: NodeArgument,
-    with_: Annotated[
-        int | None,
-        typer.Option(
-            "--with", metavar="NEW", min=1, help="Who takes its place.", show_default="the same node"
-        ),
-    ] = None,
-    servers: Servers = SERVERS,
-    no_wait: NoWait = False,
-    timeout: Timeout = WAIT_S,
-) -> None:
-    """Let another node, or the same one with a new disk, take a node's place wherever it counts."""
-    from quorate.cli.orders import carry_out, listed, until_reached
-    from quorate.cli.topic_copies import STILL_THERE, copies_of, swapped
+async def _as_ordered(orders: Orders, voters: Iterable[int], timeout_s: float) -> Voting:
+    """It was ordered before: wait for it, where it is not so yet."""
+    from quorate.cli.how_far import until_voters_stay
 
-    new = with_ or node
-
-    async def work(orders: Orders) -> str:
-        image = await orders.image()
-        _expect_known(new, image.nodes)
-        voters = await orders.voters()
-        wanted = [
-            (topic, number, swapped(copies_of(topic, number), node, new))
-            for topic in image.topics
-            for number in range(len(topic.ensembles))
-            if node in copies_of(topic, number).nodes
-        ]
-        if node not in voters and not wanted:
-            raise WrongUsage(f"node {node} has no copy of anything, and no vote in the metadata group")
-        votes = node in voters
-        if votes and new != node and new in voters:
-            raise WrongUsage(
-                f"the metadata group: node {new} votes already, as do {listed(sorted(voters))}; take the vote away "
-                f"with `quorate cluster remove {node}`, and move copies with `quorate topic replace`"
-            )
-        if new == node:
-            (life,) = [info.incarnation for info in image.nodes if info.node == node]
-            votes = votes and voters[node] != life
-            wanted = [each for each in wanted if (each[0].name, each[1], node) in image.lost]
-            if not votes and not wanted:
-                raise WrongUsage(STILL_THERE.format(node=node))
-        if votes:  # First of all: everything else is agreed on there.
-            nodes = sorted(voters) if new == node else sorted({*voters, new} - {node})
-            await orders.change_voters(nodes, timeout)
-        for topic, number, nodes in wanted:
-            await orders.change_topic(topic, number, nodes)
-        names = sorted({topic.name for topic, _, _ in wanted})
-        if names and not no_wait:
-            await until_reached(orders, names, timeout)
-        copies = f"{len(wanted)} partition{'s' * (len(wanted) != 1)}"
-        return f"{copies} and the metadata group" if votes else copies
-
-    done = carry_out(servers, work)
-    if no_wait:
-        print(f"ordered for {done}; `quorate cluster status` shows how far")
-    else:
-        print(f"node {new} counts in {done}" + (f" in place of node {node}" if new != node else ""))
+    is_so = not orders.voters_change
+    if not is_so:
+        await until_voters_stay(orders, timeout_s)
+    return Voting(sorted(voters), already=is_so)
 
 
 def forget(node: NodeArgument, servers: Servers = SERVERS) -> None:
@@ -233,15 +195,16 @@ def forget(node: NodeArgument, servers: Servers = SERVERS) -> None:
     print(f"node {node} is forgotten")
 
 
-def _expect_known(node: int, known: tuple[NodeInfo, ...]) -> None:
-    if all(info.node != node for info in known):
-        there = ", ".join(str(info.node) for info in known)
-        raise WrongUsage(f"there is no node {node}; there are: {there}")
+def _expect_known(node: int, known: tuple[NodeInfo, ...]) -> NodeInfo:
+    from quorate.cli.orders import expect_known
+
+    expect_known([node], known)
+    return next(info for info in known if info.node == node)
 
 
-def _tell_voters(servers: str, work: Callable[[Orders], Awaitable[list[int]]]) -> None:
+def _tell_voters(servers: str, work: Callable[[Orders], Awaitable[Voting]]) -> None:
     from quorate.cli.orders import carry_out, listed
 
-    voters = carry_out(servers, work)
-    who = f"nodes {listed(voters)} vote" if len(voters) > 1 else f"node {voters[0]} votes"
-    print(f"{who} in the metadata group")
+    nodes, already = carry_out(servers, work)
+    who = f"nodes {listed(nodes)} vote" if len(nodes) > 1 else f"node {nodes[0]} votes"
+    print(f"{who} in the metadata group{' already' * already}")

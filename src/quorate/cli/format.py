@@ -75,15 +75,21 @@ def format_(
     if node not in addresses and listen is None:
         known = ", ".join(map(str, addresses))
         raise WrongUsage(
-            f"--node {node} is not among the voters {known}; add it, or say where it is with --listen"
+            f"--node {node} is not among the voters {known}; if the cluster is there already, say where this node "
+            f"is with --listen HOST:PORT, and if it is new, add it to --voters"
         )
-    if node in addresses and listen is not None:
-        raise WrongUsage(f"--listen: where node {node} is stands among the voters already; leave it out")
-    if cluster is None and (replaces or listen is not None):
-        option = "--replaces" if replaces else "--listen"
-        raise WrongUsage(f"{option} is for a node of a cluster that is there; name that with --cluster")
-    name = cluster if cluster is not None else new_cluster_id()
     place = parse_listen(listen) if listen is not None else addresses[node]
+    if node in addresses and place != addresses[node]:
+        raise WrongUsage(
+            f"--listen: among the voters, node {node} is at {addresses[node]}; leave --listen out"
+        )
+    if cluster is None and (replaces or node not in addresses):
+        option = "--replaces" if replaces else "--listen"
+        raise WrongUsage(
+            f"{option} is for a node of a cluster that is there; name that with --cluster, as `quorate cluster "
+            f"status` shows it"
+        )
+    name = cluster if cluster is not None else new_cluster_id()
     make(directory, cluster=name, node=node, voters=addresses, listen=place, replaces=replaces)
     out = say.console()
     out.print(f"{directory} is ready: node {node} of cluster [bold]{name}[/bold]", soft_wrap=True)

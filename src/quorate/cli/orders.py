@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from quorate.cli import say
 from quorate.cli.wrong import NotYet, WrongUsage, no_such
 from quorate.core.entry import Membership, Partition, partition_of
-from quorate.machine.metadata import METADATA, Topic
+from quorate.machine.metadata import METADATA, NodeInfo, Topic
 from quorate.node.client import BadRequest, Client, NotDone, NotInTime, OutcomeUnknown, Unreachable
 from quorate.node.config import Address
 from quorate.node.requests import Image, ReplicaStatus, Status
@@ -48,6 +48,8 @@ class Orders:
         """As of the last look: what was changed since is not changed by what was seen."""
         self._voters_version = 0
         """Of the metadata group's membership, likewise."""
+        self.voters_change = False
+        """Whether a change of it was open."""
         self.standing = ""
         """What is to be said of orders that were given, if a person interrupts."""
 
@@ -121,6 +123,7 @@ class Orders:
                 raise WrongUsage(NOBODY_LEADS)
             membership = leader.membership
         self._voters_version = membership.version
+        self.voters_change = membership.wanted is not None or membership.is_joint
         return {member.node: member.incarnation for member in (membership.wanted or membership).ensemble}
 
     async def topic(self, name: str, *, even_old: bool = False) -> Topic:
@@ -180,7 +183,7 @@ class Orders:
         except (NotDone, BadRequest) as refused:
             raise WrongUsage(f"{what}: {refused}") from refused
         except OutcomeUnknown as unknown:
-            raise WrongUsage(
+            raise NotYet(
                 f"{what}: nobody who leads answers ({unknown}); is a majority up? It may yet be done: look again"
             ) from unknown
 
@@ -209,68 +212,31 @@ def carry_out(servers: str, work: Callable[[Orders], Awaitable[Result]]) -> Resu
 @contextmanager
 def reached(servers: str) -> Iterator[Cluster]:
     """The cluster as a Kafka client has it."""
-    from quorate.client import ClientError, Cluster
+    from quorate.client import ClientError, Cluster, NobodyThere
 
     try:
         with Cluster(servers, client_id="quorate-cli", timeout_s=TIMEOUT_S) as cluster:
             yield cluster
     except ValueError as wrong:
         raise WrongUsage(f"--servers: {wrong}") from wrong
+    except NobodyThere as nobody:
+        raise WrongUsage(f"{nobody}; is the cluster up? Name its nodes with -b HOST:PORT,…") from nobody
     except ClientError as error:
         raise WrongUsage(str(error)) from error
 
 
-# ---- waiting until a change has got there ----
+# ---- words ----
 
 
-async def until_reached(orders: Orders, names: Sequence[str], timeout_s: float) -> None:
-    """Until no change of these topics is open any more; tells on stderr how far the open ones are."""
-    deadline = monotonic() + timeout_s
-    said = ""
-    while True:
-        image = await orders.image(names, even_old=True)
-        going_on = [(topic, number) for topic in image.topics for number in sorted(topic.changes)]
-        if not going_on and image.is_current:
-            return
-        if monotonic() >= deadline:
-            raise not_yet(timeout_s)
-        line = NOBODY_LEADS
-        if going_on and image.is_current:
-            topic, number = going_on[0]
-            leader = leader_status(await orders.statuses(SOON_S), partition_of(topic.id, number))
-            more = f", and {len(going_on) - 1} more" if len(going_on) > 1 else ""
-            line = f"{topic.name}/{number}: {phase(topic, number, leader)}{more}"
-        if line != said:
-            say.progress_line(line)
-            said = line
-        await asyncio.sleep(LOOK_EVERY_S)
+def expect_known(nodes: Sequence[int], known: Sequence[NodeInfo]) -> None:
+    there = [info.node for info in known]
+    for node in nodes:
+        if node not in there:
+            raise WrongUsage(f"there is no node {node}; there are: {listed(there)}")
 
 
 def not_yet(timeout_s: float) -> NotYet:
     return NotYet(f"not yet so after {timeout_s:g} s; it goes on by itself, or order something else")
-
-
-def phase(topic: Topic, number: int, leader: ReplicaStatus | None) -> str:
-    """How far an open change is."""
-    change = topic.changes[number]
-    wanted = listed([member.node for member in change.wanted])
-    if leader is None:
-        return f"to be on {wanted}: nobody leads"
-    newcomers = set(change.wanted).difference(leader.membership.voters)
-    if leader.membership.is_joint:
-        return f"to be on {wanted}: both the old and the new copies must agree"
-    if newcomers:
-        lags = [f"node {each.node} {_behind(leader, each.node)}" for each in sorted(newcomers)]
-        return f"to be on {wanted}: {', '.join(lags)}"
-    return f"to be on {wanted}"
-
-
-def _behind(leader: ReplicaStatus, node: int) -> str:
-    # To be exact about it would print a line for every entry.
-    lag = leader.lags.get(node)
-    if lag is None or lag > leader.head.offset:
-        return "is expected"
-    return "has caught up" if lag <= 0 else f"is {10 ** len(str(lag)):,} or less behind"
 
 
 def leader_status(statuses: dict[int, Status], partition: Partition) -> ReplicaStatus | None:
@@ -282,9 +248,6 @@ def leader_status(statuses: dict[int, Status], partition: Partition) -> ReplicaS
         if replica.partition == partition and replica.role == "leader"
     ]
     return max(found, key=lambda replica: replica.epoch, default=None)
-
-
-# ---- words ----
 
 
 def listed(nodes: Sequence[int]) -> str:

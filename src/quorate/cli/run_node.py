@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -15,7 +16,8 @@ quorate node data                  until Ctrl-C or SIGTERM
 quorate format --help              how its directory is made
 
 [bold]Exit code[/bold]
-0 stopped as asked, 1 it failed (a flush, or a bug of ours), 2 it could not start.
+0 stopped as asked, 1 it failed (a flush, a bug of ours) or its cluster does not want it, 2 it could not start.
+Its last line says why.
 """
 
 
@@ -30,10 +32,16 @@ def node(
     ] = False,
 ) -> None:
     """Run one node, and tell on stderr what a person should know."""
+    from quorate.cli.up_directory import CLUSTER_FILE
     from quorate.node.directory import CONFIG_FILE
 
     config = directory / CONFIG_FILE
     if not config.is_file():
+        if (directory / CLUSTER_FILE).is_file():
+            raise WrongUsage(
+                f"{str(directory)!r} holds a whole cluster: run it with `quorate up --dir "
+                f"{quote(str(directory))}`, or one of its nodes with `quorate node {quote(str(directory / 'n1'))}`"
+            )
         raise WrongUsage(f"{str(directory)!r} holds no {CONFIG_FILE}; make it with `quorate format`")
     from quorate.kafka import guests
     from quorate.node.__main__ import main

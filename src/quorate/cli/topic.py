@@ -65,6 +65,29 @@ def create(
             cluster, name, partitions_count=partitions, replicas_count=replicas or -1, config=settings
         )
     say.console().print(f"topic {name} is created: {partitions} partition{'s' * (partitions > 1)}")
+    _tell_silent(servers, name)
+
+
+def _tell_silent(servers: str, name: str) -> None:
+    """Copies are put on nodes that do not answer only where there are no others: somebody should know."""
+    from quorate.cli.orders import carry_out, listed
+
+    try:
+        silent = carry_out(servers, lambda orders: _silent(orders, name))
+    except WrongUsage:  # The topic is there all the same.
+        return
+    if silent:
+        which = f"nodes {listed(silent)} do" if len(silent) > 1 else f"node {silent[0]} does"
+        say.progress_line(
+            f"{which} not answer, and has copies of {name} all the same: too few others are there; "
+            f"`quorate topic describe {name}` shows them"
+        )
+
+
+async def _silent(orders: Orders, name: str) -> list[int]:
+    topic, statuses = await orders.topic(name, even_old=True), await orders.statuses()
+    nodes = {member.node for ensemble in topic.ensembles for member in ensemble}
+    return sorted(nodes.difference(statuses))
 
 
 def list_(servers: Servers = SERVERS) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -13,9 +13,10 @@ from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
     from quorate.cli.orders import Orders
+    from quorate.core.entry import Partition
     from quorate.machine.metadata import Topic
+    from quorate.node.requests import Image, Status
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Target = Annotated[
     str, typer.Argument(metavar="NAME[/PARTITION]", help="The topic, or one of its partitions.")
 ]
@@ -51,7 +52,7 @@ WAITING = """
 A new copy follows first, and counts when it has caught up; writing goes on meanwhile.
 
 The order stands in the metadata group: whatever happens to this command, it is carried out. A newer one takes
-its place.
+its place. Repeated, it waits for what was ordered, or says that it is so.
 
 \b
 [bold]Exit code[/bold]
@@ -82,6 +83,11 @@ quorate topic replace events --node 3 --with 4
 quorate topic replace events --node 3     the same node, after its disk was lost
 {WAITING}"""
 PARTITION_DIGITS_MAX = 9
+FEW = {
+    2: "with 2 copies, nothing can be written while either of their nodes is away",
+    1: "with 1 copy, a lost disk loses everything, and nothing can be written or read while its node is away",
+}
+"""What so many copies mean, for whoever removes others."""
 
 
 def register(topic_app: typer.Typer) -> None:
@@ -92,56 +98,61 @@ def register(topic_app: typer.Typer) -> None:
     topic_app.command("replace", epilog=REPLACE_EPILOG)(replace)
 
 
-def describe(name: Name, servers: Servers = SERVERS) -> None:
+def describe(target: Target, servers: Servers = SERVERS) -> None:
     """Show who copies and who leads each partition of a topic, and how far its copies are."""
     from quorate.cli.orders import carry_out
 
-    rows = carry_out(servers, lambda orders: _rows(orders, name))
+    name, rows = carry_out(servers, lambda orders: _described(orders, target))
     columns = ("partition", "leader", "epoch", "copies", "learners", "to be", "settled", "behind")
     say.console().print(say.table(f"Topic {name}", columns, rows, right=(0, 1, 2, 6)))
 
 
-async def _rows(orders: Orders, name: str) -> list[tuple[str, ...]]:
-    from quorate.cli.orders import MAY_BE_OLD, leader_status, listed, nodes_of
-    from quorate.core.entry import partition_of
+async def _described(orders: Orders, target: str) -> tuple[str, list[tuple[str, ...]]]:
+    from quorate.cli.orders import MAY_BE_OLD
 
-    topic, statuses = await orders.topic(name, even_old=True), await orders.statuses()
+    topic, numbers = await _found(orders, target, even_old=True)
+    statuses = await orders.statuses()
     if not orders.seen.is_current:
         say.progress_line(MAY_BE_OLD)
-    rows: list[tuple[str, ...]] = []
-    up = set(statuses)
-    for number, ensemble in enumerate(topic.ensembles):
-        leader = leader_status(statuses, partition_of(topic.id, number))
-        change = topic.changes.get(number)
-        wanted = listed([member.node for member in change.wanted]) if change is not None else ""
-        if leader is None:
-            nodes = [member.node for member in ensemble]
-            missing = ", ".join(_missing(orders, name, number, nodes, up, {}))
-            rows.append((str(number), "none", "", listed(nodes), "", wanted, "", missing))
-            continue
-        nodes = sorted({member.node for member in leader.membership.members})
-        behind = ", ".join(_missing(orders, name, number, nodes, up, leader.lags))
-        learners = listed([member.node for member in leader.membership.learners])
-        settled = f"{leader.commit:,}"
-        place = str(leader.me.node), str(leader.epoch), nodes_of(leader.membership), learners
-        rows.append((str(number), *place, wanted, settled, behind or "nobody"))
-    return rows
+    return topic.name, [_row(orders.seen, statuses, topic, number) for number in numbers]
 
 
-def _missing(
-    orders: Orders, name: str, number: int, nodes: list[int], up: set[int], lags: dict[int, int]
-) -> list[str]:
-    """Which copies are not there, or are behind. A copy that lacks nothing may yet be on a node that is down."""
+def _row(image: Image, statuses: dict[int, Status], topic: Topic, number: int) -> tuple[str, ...]:
+    from quorate.cli.how_far import is_unheard, missing_copy
+    from quorate.cli.orders import leader_status, listed, nodes_of
+    from quorate.core.entry import partition_of
+
+    partition = partition_of(topic.id, number)
+    leader = leader_status(statuses, partition)
+    change = topic.changes.get(number)
+    to_be = listed([member.node for member in change.wanted]) if change is not None else ""
+    if leader is None:
+        nodes = [member.node for member in topic.ensembles[number]]
+        known = [
+            missing_copy(image, statuses, topic, number, node) or _what_is_there(statuses[node], partition)
+            for node in nodes
+        ]
+        behind = ", ".join(f"node {node}: {what}" for node, what in zip(nodes, known, strict=True))
+        return str(number), "none", "", listed(nodes), "", to_be, "", behind
     found = []
-    for node in nodes:
-        lag = [f"{lags[node]:,}"] if lags.get(node, 0) > 0 else []
-        if (name, number, node) in orders.seen.lost:
-            found.append(f"node {node}: disk lost")
-        elif node not in up:
-            found.append(f"node {node}: {', '.join([*lag, 'does not answer'])}")
-        elif lag:
-            found.append(f"node {node}: {lag[0]}")
-    return found
+    for node in sorted({member.node for member in leader.membership.members}):
+        # A copy that lacks nothing may yet be on a node that is down.
+        missing = missing_copy(image, statuses, topic, number, node)
+        lag = leader.lags.get(node, 0)
+        if is_unheard(leader, node):
+            found.append(f"node {node}: {missing or 'not heard yet'}")
+        elif lag > 0 or missing:
+            what = [f"{lag:,}"] * (lag > 0) + [missing] * bool(missing)
+            found.append(f"node {node}: {', '.join(what)}")
+    learners = listed([member.node for member in leader.membership.learners])
+    place = str(leader.me.node), str(leader.epoch), nodes_of(leader.membership), learners
+    return str(number), *place, to_be, f"{leader.commit:,}", ", ".join(found) or "nobody"
+
+
+def _what_is_there(status: Status, partition: Partition) -> str:
+    """Of a copy on a node that answers, while nobody leads."""
+    heads = [replica.head.offset for replica in status.replicas if replica.partition == partition]
+    return f"there up to {heads[0]:,}" if heads else "not made yet"
 
 
 def transfer(
@@ -150,11 +161,14 @@ def transfer(
     servers: Servers = SERVERS,
 ) -> None:
     """Let another node lead. Nothing is lost; writers wait for a moment."""
+    from quorate.cli.how_far import expect_majorities
     from quorate.cli.orders import carry_out
     from quorate.core.entry import partition_of
 
     async def work(orders: Orders) -> None:
         topic, numbers = await _found(orders, target)
+        if orders.seen.lost_now:
+            expect_majorities(orders.seen, [(topic, number) for number in numbers], await orders.statuses())
         for number in numbers:
             nodes = [member.node for member in topic.ensembles[number]]
             if to not in nodes:
@@ -179,22 +193,23 @@ def _command(new_nodes: Callable[[Copies, list[int]], list[int]]) -> Callable[..
         from quorate.cli.orders import parse_nodes
 
         named = parse_nodes(node, "--node")
-        _change(target, lambda copies: new_nodes(copies, named), servers, no_wait=no_wait, timeout_s=timeout)
+        _change(
+            target,
+            lambda copies: new_nodes(copies, named),
+            servers,
+            named=named,
+            no_wait=no_wait,
+            timeout_s=timeout,
+        )
 
     return command
 
 
 def added(copies: Copies, more: list[int]) -> list[int]:
-    for each in more:
-        if each in copies.nodes:
-            raise copies.has_already(each)
-    return copies.nodes + more
+    return copies.nodes + [each for each in more if each not in copies.nodes]
 
 
 def removed(copies: Copies, fewer: list[int]) -> list[int]:
-    for each in fewer:
-        if each not in copies.nodes:
-            raise copies.has_none(each)
     left = [each for each in copies.nodes if each not in fewer]
     if not left:
         raise WrongUsage(
@@ -224,6 +239,8 @@ def replace(
 
 
 def swapped(copies: Copies, old: int, new: int) -> list[int]:
+    if old not in copies.nodes and new != old and new in copies.nodes:
+        return copies.nodes  # As it was ordered before.
     if old not in copies.nodes:
         raise copies.has_none(old)
     if new != old and new in copies.nodes:
@@ -231,6 +248,7 @@ def swapped(copies: Copies, old: int, new: int) -> list[int]:
     return [new if each == old else each for each in copies.nodes]
 
 
+LOST = "{name}/{number}: the disk of that copy is lost; make it anew: `quorate topic replace {name} --node {node}`"
 STILL_THERE = (
     "node {node} has the disk that it had; name another node with --with, or, if the disk is lost, make its "
     "directory anew with --replaces and start it"
@@ -238,32 +256,81 @@ STILL_THERE = (
 
 
 def _change(
-    target: str, new_nodes: NewNodes, servers: str, *, no_wait: bool, timeout_s: float, lost: int = 0
+    target: str,
+    new_nodes: NewNodes,
+    servers: str,
+    *,
+    named: Sequence[int] = (),
+    no_wait: bool,
+    timeout_s: float,
+    lost: int = 0,
 ) -> None:
     """`lost`: only where that node's copy was on a disk that is gone."""
-    from quorate.cli.orders import carry_out, listed, until_reached
+    from quorate.cli.how_far import expect_majorities, until_reached
+    from quorate.cli.orders import carry_out, expect_known, listed
 
     async def work(orders: Orders) -> None:
         topic, numbers = await _found(orders, target)
+        image = orders.seen
+        expect_known(named, image.nodes)
         if lost:
             new_nodes(copies_of(topic, numbers[0]))
-            numbers = [number for number in numbers if (topic.name, number, lost) in orders.seen.lost]
+            numbers = [
+                number
+                for number in numbers
+                if (topic.name, number, lost) in image.lost
+                or is_under_way(image, topic, number, old=lost, new=lost)
+            ]
             if not numbers:
                 raise WrongUsage(STILL_THERE.format(node=lost))
         wanted = {number: new_nodes(copies_of(topic, number)) for number in numbers}
-        for number, nodes in wanted.items():
+        for number, each in ((number, each) for number in numbers for each in named):
+            if each in wanted[number] and (topic.name, number, each) in image.lost:
+                raise WrongUsage(LOST.format(name=topic.name, number=number, node=each))
+        to_order = {
+            number: nodes
+            for number, nodes in wanted.items()
+            if nodes != copies_of(topic, number).nodes or (topic.name, number, lost) in image.lost
+        }
+        if image.lost_now:
+            expect_majorities(image, [(topic, number) for number in numbers], await orders.statuses())
+        _tell_few(topic, to_order)
+        for number, nodes in to_order.items():
             await orders.change_topic(topic, number, nodes)
-        if no_wait:
+        is_so = not to_order and not topic.changes.keys() & set(numbers)
+        if no_wait and not is_so:
             print(
                 f"{target} is ordered to be on other nodes; `quorate topic describe {topic.name}` shows how far"
             )
             return
-        await until_reached(orders, (topic.name,), timeout_s)
-        topic = await orders.topic(topic.name)
+        if not is_so:
+            await until_reached(orders, (topic.name,), timeout_s)
+            topic = await orders.topic(topic.name)
         for number in numbers:
-            print(f"{topic.name}/{number} is on nodes {listed(copies_of(topic, number).nodes)}")
+            nodes_now = listed(copies_of(topic, number).nodes)
+            print(f"{topic.name}/{number} is on nodes {nodes_now}{' already' * is_so}")
 
     carry_out(servers, work)
+
+
+def _tell_few(topic: Topic, wanted: dict[int, list[int]]) -> None:
+    """What it means where fewer copies are ordered than there are, and few are left."""
+    fewer = [
+        len(nodes) for number, nodes in wanted.items() if len(nodes) < len(copies_of(topic, number).nodes)
+    ]
+    if (count := min(fewer, default=0)) in FEW:
+        say.progress_line(f"{topic.name}: {FEW[count]}")
+
+
+def is_under_way(image: Image, topic: Topic, number: int, *, old: int, new: int) -> bool:
+    """Whether it was ordered that one takes the other's place, and is not so yet."""
+    if number not in topic.changes:
+        return False
+    counting, wanted = ([m.node for m in each] for each in (topic.ensembles[number], topic.wanted(number)))
+    if new == old:
+        where = topic.name, number, old
+        return where in image.lost_now and where not in image.lost
+    return old in counting and old not in wanted and new in wanted and new not in counting
 
 
 def copies_of(topic: Topic, number: int) -> Copies:
@@ -271,11 +338,11 @@ def copies_of(topic: Topic, number: int) -> Copies:
     return Copies(f"{topic.name}/{number}", nodes, number in topic.changes)
 
 
-async def _found(orders: Orders, target: str) -> tuple[Topic, list[int]]:
+async def _found(orders: Orders, target: str, *, even_old: bool = False) -> tuple[Topic, list[int]]:
     name, slash, text = target.partition("/")
     if slash and not (text.isascii() and text.isdecimal()):
         raise WrongUsage(f"{target!r}: write NAME, or NAME/PARTITION with a partition's number")
-    topic = await orders.topic(name)
+    topic = await orders.topic(name, even_old=even_old)
     count = len(topic.ensembles)
     if slash and (len(text) > PARTITION_DIGITS_MAX or int(text) >= count):
         raise WrongUsage(f"topic {name!r} has no partition {text}; it has {count}, counted from 0")

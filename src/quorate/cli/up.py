@@ -89,10 +89,16 @@ def up(
 
 
 async def _keep_up(cluster: LocalCluster, directory: Path, *, stop_with_stdin: bool) -> int:
+    from quorate.cli.up_directory import why_not_there
     from quorate.cli.up_supervisor import State, Supervisor
 
     screen = Screen()
-    supervisor = Supervisor(cluster.cluster, cluster.children(directory), screen.tell)
+    supervisor = Supervisor(
+        cluster.cluster,
+        cluster.children(directory),
+        screen.tell,
+        why_not_there=lambda node: why_not_there(directory, cluster, node),
+    )
     _stop_when_asked(supervisor, stop_with_stdin=stop_with_stdin)
     screen.tell(f"starting {_nodes(cluster)} in {directory}")
     async with asyncio.TaskGroup() as tasks:
@@ -105,9 +111,12 @@ async def _keep_up(cluster: LocalCluster, directory: Path, *, stop_with_stdin: b
         if not supervisor.is_stopping:
             supervisor.ask_to_stop()
         screen.tell("stopping")
-    failed = failed or any(watched.state is State.LEFT_DOWN for watched in supervisor.nodes.values())
-    screen.tell("not every node ended as it should" if failed else "stopped; `quorate up` starts it again")
-    return 1 if failed else 0
+    left_down = [f"node {node}" for node, each in supervisor.nodes.items() if each.state is State.LEFT_DOWN]
+    if left_down:
+        screen.tell(f"not every node ended as it should: {', '.join(left_down)}; node.log says what was")
+    elif not failed:
+        screen.tell("stopped; `quorate up` starts it again")
+    return 1 if failed or left_down else 0
 
 
 def _nodes(cluster: LocalCluster) -> str:

@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 
@@ -29,7 +30,7 @@ from quorate.node.directory import (
     read_identity,
     write_durably,
 )
-from quorate.node.ports import HOST, NoFreePorts, keep_row, listen_once
+from quorate.node.ports import HOST, NoFreePorts, holder, keep_row, listen_once
 
 CLUSTER_FILE = "cluster.json"
 LOCK_FILE = "lock"
@@ -117,27 +118,48 @@ def found(directory: Path, *, nodes: int | None, port: int | None) -> LocalClust
             "leave --nodes and --port out, or choose another --dir"
         )
     for node in cluster.addresses():
-        _expect_made(directory, cluster, node)
+        if why_not := why_not_there(directory, cluster, node):
+            raise WrongUsage(why_not)
     return cluster
 
 
-def _expect_made(directory: Path, cluster: LocalCluster, node: int) -> None:
-    """Every node is there and is who it was; a lost one is not begun anew by itself."""
+def why_not_there(directory: Path, cluster: LocalCluster, node: int) -> str:
+    """Why a node cannot be run: it is gone, or another than it was; empty if it can.
+
+    A lost one is not begun anew by itself, as if it had promised nothing.
+    """
     place = node_directory(directory, node)
-    if not (place / IDENTITY_FILE).exists():
-        raise WrongUsage(
-            f"{place} is gone, and what node {node} promised with it: put it back, or, with another --dir, "
-            "begin a new cluster"
+    if not _is_made(place):
+        return (
+            f"{place} is gone, and what node {node} promised with it: {_what_to_do(directory, cluster, node)}"
         )
     try:
         config = load_config(place / CONFIG_FILE)
         read_identity(config)
     except (BadConfig, WrongDirectory) as error:
-        raise WrongUsage(str(error)) from error
+        return str(error)
     if config.cluster != cluster.cluster or config.node != node:
-        raise WrongUsage(
-            f"{place} is node {config.node} of cluster {config.cluster!r}: put node {node}'s back"
-        )
+        return f"{place} is node {config.node} of cluster {config.cluster!r}: put node {node}'s back"
+    return ""
+
+
+def _what_to_do(directory: Path, cluster: LocalCluster, node: int) -> str:
+    gone = [each for each in cluster.addresses() if not _is_made(node_directory(directory, each))]
+    if len(gone) > (cluster.nodes - 1) // 2:
+        return "put it back, or, with another --dir, begin a new cluster: without it there is no majority"
+    place = node_directory(directory, node)
+    voters = ",".join(f"{each}={address}" for each, address in cluster.addresses().items())
+    others = ",".join(str(address) for each, address in cluster.addresses().items() if each not in gone)
+    remove = f"remove what is left of {place}, and " if place.exists() else ""
+    return (
+        f"put it back, or, if it is lost, {remove}make it anew with `quorate format {quote(str(place))} "
+        f"--node {node} --voters {voters} --cluster {cluster.cluster} --replaces`; `quorate up` starts it, and "
+        f"`quorate cluster replace {node} -b {others}` lets it count again"
+    )
+
+
+def _is_made(place: Path) -> bool:
+    return (place / IDENTITY_FILE).exists()
 
 
 def planned(*, nodes: int, port: int) -> LocalCluster:
@@ -165,7 +187,7 @@ def expect_free(addresses: dict[int, Address]) -> None:
             listen_once(address)
         except OSError as error:
             raise WrongUsage(
-                f"port {address.port} is taken{_holder(address.port)}; stop that, or choose another --port"
+                f"port {address.port} is taken{holder(address.port)}; stop that, or choose another --port"
             ) from error
 
 
@@ -175,31 +197,3 @@ def free_row(count: int) -> int:
         return keep_row(count)
     except NoFreePorts as none:
         raise WrongUsage(str(none)) from none
-
-
-LISTENS = "0A"
-"""The state of a listening socket in the kernel's table."""
-
-
-def _holder(port: int) -> str:
-    """Which process listens there, where the kernel shows it to us."""
-    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
-    for process in Path("/proc").glob("[0-9]*") if sockets else ():
-        try:
-            if any(os.readlink(fd) in sockets for fd in (process / "fd").iterdir()):
-                return f" by process {process.name} ({(process / 'comm').read_text().strip()})"
-        except OSError:  # It has ended, or belongs to somebody else.
-            continue
-    return ""
-
-
-def _listening(port: int) -> Iterator[str]:
-    for table in ("tcp", "tcp6"):
-        try:
-            lines = Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            fields = line.split()
-            if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
-                yield fields[9]

@@ -1,7 +1,8 @@
 """Keeps a cluster's processes running, and knows how they are.
 
 A node that ended is started again, after a pause that doubles while it keeps ending and is forgotten once it
-has run steadily. One that ends again and again before it ever answers is left down; the others go on.
+has run steadily. One that ends again and again before it ever answers is left down, and so is one whose directory
+is gone, until that is there again; the others go on.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ RESTART_FIRST_S = 0.5
 RESTART_MAX_S = 15.0
 STEADY_S = 30.0
 """A node that has run for so long begins with a short pause again."""
+LOOK_FOR_DIRECTORY_S = 1.0
 FAILED_STARTS_MAX = 4
 """So often in a row a node may end before it has answered."""
 STOP_TIMEOUT_S = 20.0
@@ -48,6 +50,8 @@ class Watched:
         """What it answered last, while it runs."""
         self.restart_due = 0.0
         self.failed_starts_count = 0
+        self.has_no_directory = False
+        """That is why it is left down."""
         self._pause_s = RESTART_FIRST_S
         self._started = 0.0
 
@@ -64,7 +68,13 @@ class Watched:
             and nodes.issubset(self.status.registered)
         )
 
+    @property
+    def is_due(self) -> bool:
+        """It is time to start it, or to look whether that is possible again."""
+        return (self.state is State.DOWN or self.has_no_directory) and monotonic() >= self.restart_due
+
     def start(self) -> None:
+        self.has_no_directory = False
         self.state = State.STARTING
         self._started = monotonic()
         self.child.start()
@@ -91,14 +101,33 @@ class Watched:
         self._pause_s = min(self._pause_s * 2, RESTART_MAX_S)
         self.state = State.LEFT_DOWN if self.failed_starts_count >= FAILED_STARTS_MAX else State.DOWN
 
+    def has_lost_its_directory(self) -> bool:
+        """Whether that is news; it is looked for again after a while."""
+        is_news = not self.has_no_directory
+        self.has_no_directory = True
+        self.failed_starts_count = 0
+        self._pause_s = RESTART_FIRST_S
+        self.restart_due = monotonic() + LOOK_FOR_DIRECTORY_S
+        self.state = State.LEFT_DOWN
+        return is_news
+
 
 class Supervisor:
     """The nodes of one cluster, from their start to their end."""
 
-    def __init__(self, cluster: str, children: dict[int, NodeChild], tell: Tell) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        children: dict[int, NodeChild],
+        tell: Tell,
+        *,
+        why_not_there: Callable[[int], str] = lambda node: "",
+    ) -> None:
+        """`why_not_there`: of a node whose directory is gone, in words that say what to do."""
         self.nodes = {node: Watched(child) for node, child in sorted(children.items())}
         self._client = Client(cluster, {node: child.address for node, child in children.items()})
         self._tell = tell
+        self._why_not_there = why_not_there
         self._was_ready = False
         self._stopping = asyncio.Event()
         self._stops_asked_count = 0
@@ -162,11 +191,18 @@ class Supervisor:
             status = watched.child.ended()
             if status is not None:
                 self._tell_end(node, how_it_ended(status))
-            elif watched.state is State.DOWN and monotonic() >= watched.restart_due:
-                try:
-                    watched.start()
-                except OSError as error:  # No memory, no room for its output: that may pass.
-                    self._tell_end(node, f"cannot be started ({error.strerror})")
+            elif watched.is_due:
+                self._start(node, watched)
+
+    def _start(self, node: int, watched: Watched) -> None:
+        if why_not := self._why_not_there(node):
+            if watched.has_lost_its_directory():
+                self._tell(f"node {node} is left down: {why_not}")
+            return
+        try:
+            watched.start()
+        except OSError as error:  # No memory, no room for its output: that may pass.
+            self._tell_end(node, f"cannot be started ({error.strerror})")
 
     def _tell_end(self, node: int, how: str) -> None:
         watched = self.nodes[node]

@@ -19,7 +19,8 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> WrongUsage:
     """A name that nothing has; the nearest one is suggested, or all are listed."""
     names = list(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
-    advice = f"there is: {', '.join(names)}" if names else "there is none at all"
+    there = "there are" if len(names) > 1 else "there is"
+    advice = f"{there}: {', '.join(names)}" if names else "there is none at all"
     if close:
         advice = f"did you mean {close[0]!r}?"
     return WrongUsage(f"there is no {kind} {name!r}; {advice}")

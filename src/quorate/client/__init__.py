@@ -8,6 +8,7 @@ from quorate.client.cluster import EARLIEST, LATEST, Cluster, Fetched, Partition
 from quorate.client.errors import (
     BadAnswer,
     ClientError,
+    NobodyThere,
     OffsetOutOfRange,
     OffsetsMissing,
     Refused,
@@ -24,6 +25,7 @@ __all__ = [
     "ClientError",
     "Cluster",
     "Fetched",
+    "NobodyThere",
     "OffsetOutOfRange",
     "OffsetsMissing",
     "PartitionInfo",

@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from quorate.client.cluster import Cluster, in_words
-from quorate.client.errors import Refused, UnknownTopic, Unreachable
+from quorate.client.errors import NobodyThere, Refused, UnknownTopic, Unreachable
 from quorate.wire.cursor import BadMessage
 from quorate.wire.entities import make
 from quorate.wire.messages import Api, request_class
@@ -77,6 +77,8 @@ def _ask(
     body = make(request_class(api, version), values)
     try:
         return how(api, version, body, monotonic() + cluster.timeout_s)
+    except ConnectionRefusedError as error:
+        raise NobodyThere(f"nobody listens at {cluster.bootstrap} (connection refused)") from error
     except (OSError, BadMessage) as error:
         raise Unreachable(
             f"no answer from {cluster.bootstrap} ({in_words(error)}); is a majority of the nodes up?"

@@ -8,6 +8,7 @@ only read, so that asking twice does no harm; what changes something is asked on
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ FETCH_VERSION, LIST_OFFSETS_VERSION, METADATA_VERSION = 13, 7, 12
 TRY_S = 5.0
 """How long one node may take for one answer, beyond what it was told to wait."""
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5
+SOON_S = 0.5
+"""A node that is well answers by then, so others are asked before one is waited for."""
 UNKNOWN_GRACE_S = 1.5
 """A topic that was just created is not known to every node at once."""
 NO_LEADER = -1
@@ -256,29 +259,36 @@ class Cluster:
         return found, unknown, trouble
 
     def ask_anybody(self, api: Api, version: int, body: Any, deadline: float) -> Any:
-        """Whoever is connected first; a node that is down costs a refused connection, not the whole time."""
+        """Whoever is connected first; a node that is down costs a refused connection, not the whole time.
+
+        One that hangs costs a moment: all are asked to answer soon, and only then is anybody waited for. Then one
+        gets its share of the time, and leaves the rest for the others.
+        """
         addresses = self._addresses()
-        last: Exception = ConnectionError("nobody answers")
-        for number, address in enumerate(addresses):
-            # A node that hangs gets its share of the time, and leaves the rest for the others.
-            share_s = left(deadline) / (len(addresses) - number)
+        worst: Exception | None = None
+        rounds = [(address, SOON_S) for address in addresses] if len(addresses) > 1 else []
+        rounds += [(address, math.inf) for address in addresses]
+        for number, (address, patience_s) in enumerate(rounds):
+            share_s = max(left(deadline) / (len(rounds) - number), 0.1)
             try:
-                return self._ask(address, api, version, body, monotonic() + max(share_s, 0.1))
+                return self._ask(address, api, version, body, monotonic() + min(share_s, patience_s))
             except (OSError, BadMessage) as error:
-                last = ConnectionError(f"{address[0]}:{address[1]}: {in_words(error)}")
-        raise last
+                worst = _worst(worst, address, error)
+        assert worst is not None
+        raise worst
 
     def ask_once(self, api: Api, version: int, body: Any, deadline: float) -> Any:
         """The first node that can be connected to, and nobody else: whoever was asked may have done it."""
-        last: Exception = ConnectionError("nobody answers")
+        worst: Exception | None = None
         for address in self._addresses():
             try:
                 self._connect(address, deadline)
             except OSError as error:
-                last = ConnectionError(f"{address[0]}:{address[1]}: {in_words(error)}")
+                worst = _worst(worst, address, error)
             else:
                 return self._ask(address, api, version, body, deadline)
-        raise last
+        assert worst is not None
+        raise worst
 
     def _addresses(self) -> list[Address]:
         return list(dict.fromkeys([*self._connections, *self._nodes.values(), *self._first]))
@@ -347,6 +357,14 @@ def _topic_info(topic: Any) -> TopicInfo:
 
 
 # ---- helpers ----
+
+
+def _worst(before: Exception | None, address: Address, error: Exception) -> Exception:
+    """What went wrong where. That nobody listens somewhere says less than whatever another node did."""
+    said = f"{address[0]}:{address[1]}: {in_words(error)}"
+    if not isinstance(error, ConnectionRefusedError):
+        return ConnectionError(said)
+    return before or ConnectionRefusedError(said)
 
 
 def error_code(number: int) -> ErrorCode:

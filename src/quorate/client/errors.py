@@ -11,6 +11,10 @@ class Unreachable(ClientError):
     """Nobody answered as asked until the time was over."""
 
 
+class NobodyThere(Unreachable):
+    """Nobody listens at any of the addresses: it may be another place that was meant."""
+
+
 class UnknownTopic(ClientError):
     def __init__(self, topic: str) -> None:
         super().__init__(f"there is no topic {topic!r} in the cluster; create it, or mend its name")

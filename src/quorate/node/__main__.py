@@ -4,7 +4,8 @@
     python -m quorate.node --config FILE                          run it, until SIGTERM or SIGINT
     python -m quorate.node --config FILE --stop-with-stdin        … or until standard input is closed
 
-Exit status: 0 stopped as asked; 1 it failed (a flush, or a bug of ours); 2 it could not start.
+Exit status: 0 stopped as asked; 1 it failed (a flush, a bug of ours), or its cluster does not want it; 2 it could
+not start. Its last line says why.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import uvloop
 from quorate.node.config import BadConfig, load_config
 from quorate.node.directory import WrongDirectory, format_directory
 from quorate.node.node import Guests, Node, NodeFailed
+from quorate.node.ports import PortTaken
 from quorate.storage.disk import DiskFailed, DiskFull
 from quorate.storage.errors import StoreError
 from quorate.storage.real_disk import DirectoryInUse
@@ -30,6 +32,16 @@ from quorate.storage.real_disk import DirectoryInUse
 EXIT_STOPPED = 0
 EXIT_FAILED = 1
 EXIT_NOT_STARTED = 2
+NOT_STARTED = (
+    BadConfig,
+    WrongDirectory,
+    DirectoryInUse,
+    PortTaken,
+    DiskFull,
+    DiskFailed,
+    StoreError,
+    OSError,
+)
 DESCRIPTORS_COUNT = 10_000
 
 
@@ -54,10 +66,11 @@ def main(
             format_directory(config, replaces=chosen.replaces, rng=Random())
         else:
             run_node(Node(config, guests=guests), stop_with_stdin=chosen.stop_with_stdin)
-    except NodeFailed as failed:
-        return complain(str(failed), EXIT_FAILED)
-    except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError, OSError) as error:
-        return complain(str(error), EXIT_NOT_STARTED)
+    except NodeFailed:
+        return EXIT_FAILED  # It has said why, with its last line.
+    except NOT_STARTED as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return EXIT_NOT_STARTED
     return EXIT_STOPPED
 
 
@@ -86,11 +99,6 @@ def have_descriptors() -> None:
     wanted = DESCRIPTORS_COUNT if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_COUNT, hard)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def complain(what: str, status: int) -> int:
-    print(f"quorate.node: {what}", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

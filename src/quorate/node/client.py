@@ -47,6 +47,8 @@ CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.02
 OVERDUE_EVERY_S = 0.05
 FETCH_BYTES = 1 << 20
+SOON_S = 0.5
+"""A node that is well answers an order by then, or takes its time: others are asked beside it."""
 
 
 class Unreachable(Exception):
@@ -110,6 +112,9 @@ class Connection(Letters):
             raise Unreachable(f"node {node} at {address}: no answer") from error
         except OSError as error:
             raise Unreachable(f"node {node} at {address}: {error.strerror or error}") from error
+        except asyncio.CancelledError:
+            connection.abort("nobody waits for it any more")
+            raise
         return connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -192,6 +197,10 @@ class Client:
         self._connections: dict[int, Connection] = {}
         self._opening: dict[int, asyncio.Lock] = {}
         self._leaders: dict[Partition, int] = {}
+
+    @property
+    def cluster(self) -> str:
+        return self._cluster
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -285,28 +294,42 @@ class Client:
         await self._order(METADATA, Forget(node, seen), timeout_s)
 
     async def _order(self, partition: Partition, request: Request, timeout_s: float) -> Answered:
+        """Whoever does not answer soon may hang, or have much to do: it is not given up, and others are asked."""
         deadline = monotonic() + timeout_s
-        why = "no time was given"
+        why = "nobody answers"
         node = self._leaders.get(partition, 0) or self._after(0)
-        while monotonic() < deadline:
-            try:
-                answer, _ = await (await self.connect(node)).request(request, (), deadline)
-            except (Unreachable, OutcomeUnknown) as error:
-                why, node = str(error), self._after(node)
-                await asyncio.sleep(RETRY_S)
-                continue
-            if isinstance(answer, Rejected):
-                raise BadRequest(answer.why)
-            assert isinstance(answer, Answered)
-            if answer.outcome is Outcome.SETTLED:
-                return answer
-            if answer.outcome in (Outcome.REFUSED, Outcome.TIMED_OUT):
-                kind = NotInTime if answer.outcome is Outcome.TIMED_OUT else NotDone
-                raise kind(answer.why or f"node {node}: {answer.outcome}")
-            leads = answer.outcome is not Outcome.NOT_LEADER or answer.leader
-            why = f"node {node}: {answer.outcome}" if leads else f"node {node} knows of no leader"
-            node = await self._next_try(node, answer)
+        asked: dict[int, asyncio.Task[Answer]] = {}
+        try:
+            while (left_s := deadline - monotonic()) > 0:
+                if node not in asked:
+                    asked[node] = asyncio.create_task(self._ask(node, request, deadline))
+                await asyncio.wait(
+                    asked.values(), timeout=min(SOON_S, left_s), return_when=asyncio.FIRST_COMPLETED
+                )
+                answered = next((each for each, task in asked.items() if task.done()), 0)
+                if not answered:
+                    node = self._after(node)
+                    continue
+                try:
+                    answer = asked.pop(answered).result()
+                except (Unreachable, OutcomeUnknown) as error:
+                    why, node = str(error), self._after(answered)
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                if (done := _judged(answered, answer)) is not None:
+                    return done
+                assert isinstance(answer, Answered)
+                leads = answer.outcome is not Outcome.NOT_LEADER or answer.leader
+                why = f"node {answered}: {answer.outcome}" if leads else f"node {answered} knows of no leader"
+                node = await self._next_try(answered, answer)
+        finally:
+            for task in asked.values():
+                task.cancel()
         raise OutcomeUnknown(f"{why}; {timeout_s:.1f} s are over")
+
+    async def _ask(self, node: int, request: Request, deadline: float) -> Answer:
+        answer, _ = await (await self.connect(node)).request(request, (), deadline)
+        return answer
 
     async def _next_try(self, node: int, answer: Answered) -> int:
         if answer.outcome is not Outcome.NOT_LEADER:  # Busy, or full: it may pass.
@@ -373,3 +396,14 @@ class Client:
     def _after(self, node: int) -> int:
         """The next node in turn."""
         return next((other for other in self._addresses if other > node), next(iter(self._addresses)))
+
+
+def _judged(node: int, answer: Answer) -> Answered | None:
+    """What an order came to; None where it must be given again. Raises NotDone and BadRequest."""
+    if isinstance(answer, Rejected):
+        raise BadRequest(answer.why)
+    assert isinstance(answer, Answered)
+    if answer.outcome in (Outcome.REFUSED, Outcome.TIMED_OUT):
+        kind = NotInTime if answer.outcome is Outcome.TIMED_OUT else NotDone
+        raise kind(answer.why or f"node {node}: {answer.outcome}")
+    return answer if answer.outcome is Outcome.SETTLED else None

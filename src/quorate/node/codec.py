@@ -20,7 +20,7 @@ from quorate.node.letters import JOIN_BYTES_MAX, BadLetter, opened, seal
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
 
-ANOTHER_DISK = "had another disk; if that is lost, make its directory anew with --replaces"
+ANOTHER_DISK = "had another disk; if that is lost, remove this directory and make it anew with --replaces"
 """Why a node is refused whose directory was made anew as if nothing had been promised with it."""
 REPLACED = (
     "was replaced by a directory made later with --replaces; the older one counts no more: "
@@ -33,6 +33,8 @@ FORGOTTEN = (
 )
 """Why a node is refused that somebody said was gone for good."""
 FOR_GOOD = (ANOTHER_DISK, REPLACED, FORGOTTEN)
+OTHER_CLUSTER = "this is cluster"
+"""Why somebody is refused who speaks of another cluster; whose mistake that is, one refusal does not tell."""
 GREETING_TIMEOUT_S = 5.0
 """Whoever has not said hello, or welcome, by then is not somebody to talk to."""
 

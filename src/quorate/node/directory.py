@@ -92,7 +92,8 @@ def _expect_unmade(config: NodeConfig) -> None:
         disk.lock_now()
     raise WrongDirectory(
         f"{config.directory} is that of node {identity.node} of cluster {identity.cluster!r} already: "
-        f"run it, or choose another directory"
+        f"run it, or choose another directory; if what was there before it is lost, remove {config.directory} "
+        f"first, and make it with --replaces"
     )
 
 
@@ -133,14 +134,18 @@ def read_identity(config: NodeConfig) -> Identity:
         if directory.is_dir() and any(directory.iterdir()):
             raise WrongDirectory(f"{directory} is not a node's: choose another directory") from None
         raise WrongDirectory(
-            f"{directory} is empty or not there: make it with --format, and with --replaces if it was lost"
+            f"{directory} is empty or not there: make it with `quorate format`, and with --replaces if it was lost"
         ) from None
     except (msgspec.MsgspecError, RecursionError) as error:
         raise WrongDirectory(f"{directory / IDENTITY_FILE} is unreadable: put it back ({error})") from error
     if identity.cluster != config.cluster:
-        raise WrongDirectory(f"{directory} is of cluster {identity.cluster!r}, not {config.cluster!r}")
+        raise WrongDirectory(
+            f"{directory} is of cluster {identity.cluster!r}, not {config.cluster!r}: choose another directory"
+        )
     if identity.node != config.node:
-        raise WrongDirectory(f"{directory} is of node {identity.node}, not {config.node}")
+        raise WrongDirectory(
+            f"{directory} is of node {identity.node}, not {config.node}: choose another directory"
+        )
     if identity.voters != tuple(sorted(config.voters)):
         raise WrongDirectory(
             f"{directory} is of a cluster whose first voters are {_listed(identity.voters)}, "
@@ -148,7 +153,7 @@ def read_identity(config: NodeConfig) -> Identity:
         )
     if not any((store / name).exists() for name in STORE_FILES):  # A lock, or a new file system, is no store.
         raise WrongDirectory(
-            f"{store} is gone: put it back, or empty {directory} and make it with --format --replaces"
+            f"{store} is gone: put it back, or remove {directory} and make it with `quorate format … --replaces`"
         )
     return identity
 

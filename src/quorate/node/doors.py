@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from quorate import batch
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import FORMAT_VERSION, Partition
-from quorate.machine.metadata import METADATA
+from quorate.core.entry import FORMAT_VERSION, Member, Partition
+from quorate.machine.metadata import METADATA, Topic
 from quorate.node import orders, requests
 from quorate.node.codec import (
     GREETING_TIMEOUT_S,
+    OTHER_CLUSTER,
     Greeting,
     Hello,
     Refused,
@@ -64,6 +66,8 @@ class Door(Letters):
         self.visitor = "somebody"
         self.is_client = False
         self.hello: Hello | None = None
+        self.heard_at = 0.0
+        """When the peer at the other end last said something."""
         self._node = node
         self._take: Callable[[Buffer], None] = self._greet
         self._peer = 0
@@ -115,6 +119,7 @@ class Door(Letters):
         self.is_client = not greeting.node
         self.letter_bytes_max = LETTER_BYTES_MAX
         if greeting.node:
+            self.heard_at = monotonic()
             self._node.peer_connected(self, greeting.node)
         self._write(encode_greeting(Welcome(self._node.id)))
 
@@ -124,13 +129,13 @@ class Door(Letters):
         if greeting.version != FORMAT_VERSION:
             return f"format {greeting.version} is unknown here; this is format {FORMAT_VERSION}"
         if greeting.cluster != self._node.config.cluster:
-            return f"this is cluster {self._node.config.cluster!r}, not {greeting.cluster!r}"
+            return f"{OTHER_CLUSTER} {self._node.config.cluster!r}, not {greeting.cluster!r}"
         if greeting.to not in (0, self._node.id):
             return f"this is node {self._node.id}, not {greeting.to}"
         clients_count = sum(door.is_client for door in self._node.doors)
         if not greeting.node and clients_count >= CLIENTS_COUNT_MAX:
             return f"node {self._node.id} has {clients_count} clients already; try another node, or later"
-        why_unwanted = self._node.why_unwanted(greeting)
+        why_unwanted = self._node.unwanted.why(greeting)
         if why_unwanted:
             return why_unwanted
         if greeting.node and greeting.node not in self._node.peers:
@@ -152,6 +157,7 @@ class Door(Letters):
         parcel = decode_parcel(letter)
         if parcel.sender.node != self._peer:
             raise BadLetter(f"node {self._peer} speaks in the name of node {parcel.sender.node}")
+        self.heard_at = monotonic()
         self._node.receive(parcel)
 
     # --- a client ---
@@ -239,15 +245,26 @@ class Door(Letters):
         names = sorted(image.topics) if request.topics is None else request.topics
         topics = tuple(image.topics[name] for name in names if name in image.topics)
         nodes = tuple(info for _, info in sorted(image.nodes.items()))
-        lost = tuple(
-            (topic.name, number, member.node)
-            for topic in topics
-            for number in range(len(topic.ensembles))
-            for member in topic.wanted(number)
-            if not image.is_of_this_life(member)
+
+        def lost(members: Callable[[Topic, int], tuple[Member, ...]]) -> tuple[tuple[str, int, int], ...]:
+            return tuple(
+                (topic.name, number, member.node)
+                for topic in topics
+                for number in range(len(topic.ensembles))
+                for member in members(topic, number)
+                if not image.is_of_this_life(member)
+            )
+
+        return Image(
+            self._node.id,
+            image.version,
+            nodes,
+            topics,
+            lost(Topic.wanted),
+            settled_membership(self._node.host.hosted[METADATA]),
+            is_current,
+            lost(lambda topic, number: topic.ensembles[number]),
         )
-        membership = settled_membership(self._node.host.hosted[METADATA])
-        return Image(self._node.id, image.version, nodes, topics, lost, membership, is_current)
 
     def _fetch(self, number: int, request: Fetch) -> None:
         partition = Partition(request.partition)

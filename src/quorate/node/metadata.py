@@ -211,7 +211,7 @@ class MetadataClient:
             copies = min(REPLICAS_COUNT, everybody_count) if replicas_count == -1 else replicas_count
             if not 1 <= copies <= len(image.nodes):
                 raise BadTopic(f"{copies} copies of each partition; {len(image.nodes)} nodes are registered")
-            ensembles = place(image, count, copies)
+            ensembles = place(image, count, copies, heard=self._node.heard)
         elif len(ensembles) > PARTITIONS_COUNT_MAX - image.partitions_count():
             raise BadTopic(
                 f"{len(ensembles)} partitions are too many; all topics have {PARTITIONS_COUNT_MAX}"

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -27,7 +28,6 @@ from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.replicas import PROTOCOLS
 from quorate.machine.metadata import METADATA, Topic
-from quorate.node.codec import ANOTHER_DISK, FOR_GOOD, FORGOTTEN, REPLACED, Hello
 from quorate.node.config import Address, NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
@@ -37,7 +37,9 @@ from quorate.node.leaders import Leaders
 from quorate.node.metadata import MetadataClient
 from quorate.node.peers import Peers
 from quorate.node.porch import MakeProtocol, Porch
+from quorate.node.ports import naming_the_holder
 from quorate.node.requests import ReplicaStatus, Status
+from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
 from quorate.storage.real_disk import SWITCH_INTERVAL_S, RealDisk
@@ -119,6 +121,7 @@ class Node:
         self.metadata: MetadataClient
         """Only where the configuration names voters for the metadata group."""
         self.doors: list[Door] = []
+        self.unwanted = Unwanted(self)
         self._guests = guests
         self._waiting: set[asyncio.Transport] = set()
         self._watchers: list[Callable[[Partition], None]] = []
@@ -169,7 +172,7 @@ class Node:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         identity = read_identity(self.config)
         self.incarnation, self.disk = identity.incarnation, identity.disk
-        self._peers.introduce(incarnation=self.incarnation, disk=self.disk, refused=self._refused)
+        self._peers.introduce(incarnation=self.incarnation, disk=self.disk, refused=self.unwanted.refused)
         with RealDisk(store_directory(self.config), self._deliver, self._watch) as disk:
             disk.lock_now()
             self.host = Host(
@@ -202,9 +205,9 @@ class Node:
     async def _serve(self) -> None:
         listen = parse_address(self.config.listen)
         guests = self._guests(self) if self._guests is not None else None
-        server = await self._loop.create_server(
-            lambda: Porch(self._waiting, letters=lambda: Door(self), guests=guests), listen.host, listen.port
-        )
+        porch = partial(Porch, self._waiting, letters=lambda: Door(self), guests=guests)
+        with naming_the_holder(listen):
+            server = await self._loop.create_server(porch, listen.host, listen.port)
         try:
             self.log(f"listening on {listen}, {len(self.host.hosted)} replicas, {self.config.directory}")
             async with asyncio.TaskGroup() as tasks:
@@ -443,6 +446,12 @@ class Node:
         """Those of them to whom a link is up."""
         return self._peers.connected
 
+    @property
+    def heard(self) -> tuple[int, ...]:
+        """This node, and those that have said something too lately to be suspected."""
+        since = time.monotonic() - self.config.detector.suspect_s
+        return (self.id, *(door.peer for door in self.doors if door.peer and door.heard_at >= since))
+
     def know_peer(self, node: int, address: Address) -> None:
         self._peers.know(node, address)
 
@@ -456,34 +465,9 @@ class Node:
 
     # --- following the metadata group ---
 
-    def _refused(self, why: str) -> bool:
-        """A peer will not talk to us. Where it knows another disk of ours, or was told to forget us,
-        somebody must look at it."""
-        is_for_good = any(reason in why for reason in FOR_GOOD)
-        if is_for_good:
-            self.fail(why)
-        return is_for_good
-
-    def why_unwanted(self, greeting: Hello) -> str:
-        """A peer must not vote or count whose directory was made anew as if it had promised nothing, nor one
-        in whose place another directory is registered, as two would fight for one number, nor one that was
-        forgotten."""
-        if not self.config.voters:
-            return ""
-        known = self.metadata.image.nodes.get(greeting.node)
-        if known is not None and known.is_another_disk(incarnation=greeting.incarnation, disk=greeting.disk):
-            return f"node {greeting.node} {ANOTHER_DISK}"
-        return self._why_replaced(greeting.node, greeting.incarnation)
-
-    def _why_replaced(self, node: int, incarnation: int) -> str:
-        image = self.metadata.image
-        if not image.is_replaced(node, incarnation=incarnation):
-            return ""
-        return f"node {node} {FORGOTTEN if image.is_forgotten(node) else REPLACED}"
-
     def fail_if_replaced(self) -> bool:
         """Stop for good where this directory is never this node's again, and leave it as it is."""
-        why = self._why_replaced(self.id, self.incarnation)
+        why = self.unwanted.why_replaced(self.id, self.incarnation)
         if why:
             self.fail(why)
         return bool(why)
@@ -526,7 +510,7 @@ class Node:
             self.end_turn()
         self.metadata.leaders_version += 1
         for door in tuple(self.doors):  # Those that came before the image was known.
-            why = self.why_unwanted(door.hello) if door.hello is not None else ""
+            why = self.unwanted.why(door.hello) if door.hello is not None else ""
             if why:
                 door.abort(why)
 

@@ -96,9 +96,9 @@ class Peers:
         """The last parcel of this turn, as a letter."""
         self._heard_of: dict[int, asyncio.Event] = {}
         self._incarnation = self._disk = 0
-        self._refused: Callable[[str], bool] = lambda _: False
+        self._refused: Callable[[int, str], bool] = lambda node, why: False
 
-    def introduce(self, *, incarnation: int, disk: int, refused: Callable[[str], bool]) -> None:
+    def introduce(self, *, incarnation: int, disk: int, refused: Callable[[int, str], bool]) -> None:
         """What this node says of itself when it connects, and who hears why somebody does not want it, and
         says whether that is for good."""
         self._incarnation, self._disk = incarnation, disk
@@ -194,7 +194,7 @@ class Peers:
                 self._links.pop(node, None)
                 link.abort("this node stops")
             delay_s = RECONNECT_FIRST_S if was_up else min(2 * delay_s, RECONNECT_MAX_S)
-            if self._refused(why):
+            if self._refused(node, why):
                 return
             if why != last_said:
                 self._log(f"peer {node} at {address}: {why}; trying again")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from quorate.machine.metadata import Metadata
 
 
-def place(image: Metadata, partitions_count: int, replicas_count: int) -> list[list[int]]:
+def place(
+    image: Metadata, partitions_count: int, replicas_count: int, *, heard: Collection[int]
+) -> list[list[int]]:
     """Ensembles that even out how many replicas each node has; the first of each, how many it may lead.
 
-    Among nodes with the same load the one with the smaller number comes first, so the same image gives the same
-    answer everywhere.
+    Nodes that are not among those `heard` of lately get copies only where there are no others left. Among nodes
+    with the same load the one with the smaller number comes first, so the same image gives the same answer
+    wherever the same nodes are heard.
     """
     assert 1 <= replicas_count <= len(image.nodes)
     held: Counter[int] = Counter()
@@ -22,8 +26,8 @@ def place(image: Metadata, partitions_count: int, replicas_count: int) -> list[l
             led[ensemble[0].node] += 1
     ensembles = []
     for _ in range(partitions_count):
-        chosen = sorted(image.nodes, key=lambda node: (held[node], node))[:replicas_count]
-        chosen.sort(key=lambda node: (led[node], node))
+        chosen = sorted(image.nodes, key=lambda node: (node not in heard, held[node], node))[:replicas_count]
+        chosen.sort(key=lambda node: (node not in heard, led[node], node))
         held.update(chosen)
         led[chosen[0]] += 1
         ensembles.append(chosen)

@@ -9,8 +9,13 @@ are what listens there.
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from random import SystemRandom
 
 from quorate.node.config import Address
@@ -25,6 +30,10 @@ _kept: dict[int, socket.socket] = {}
 
 class NoFreePorts(Exception):
     """So many in a row were not found."""
+
+
+class PortTaken(Exception):
+    """Somebody else listens where a node is to; the text says who."""
 
 
 def keep_row(count: int) -> int:
@@ -47,6 +56,19 @@ def listen_once(address: Address) -> None:
         attempt.listen(1)
 
 
+@contextmanager
+def naming_the_holder(address: Address) -> Iterator[None]:
+    """Around listening there; raises PortTaken."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise PortTaken(
+            f"port {address.port} is taken{holder(address.port)}; stop that, or `listen` on another port"
+        ) from error
+
+
 def _keep(port: int) -> bool:
     """Whether it could be kept. What is kept of a row that is not taken in the end stays so: there are plenty."""
     if port in _kept:
@@ -61,3 +83,33 @@ def _keep(port: int) -> bool:
         return False
     _kept[port] = name
     return True
+
+
+# ---- who has a port ----
+
+LISTENS = "0A"
+"""The state of a listening socket in the kernel's table."""
+
+
+def holder(port: int) -> str:
+    """Which process listens there, where the kernel shows it to us."""
+    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    for process in Path("/proc").glob("[0-9]*") if sockets else ():
+        try:
+            if any(os.readlink(fd) in sockets for fd in (process / "fd").iterdir()):
+                return f" by process {process.name} ({(process / 'comm').read_text().strip()})"
+        except OSError:  # It has ended, or belongs to somebody else.
+            continue
+    return ""
+
+
+def _listening(port: int) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields[9]

@@ -142,11 +142,13 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     nodes: tuple[NodeInfo, ...]
     topics: tuple[Topic, ...]
     lost: tuple[tuple[str, int, int], ...] = ()
-    """(topic, partition, node) of replicas whose disk is gone, though their node is there."""
+    """(topic, partition, node) of wanted replicas whose disk is gone, though their node is there."""
     metadata: Membership = Membership(())
     """Who votes in the metadata group and who follows, as far as that is settled."""
     is_current: bool = False
     """It was asked to be, and is: no majority of the metadata group was away."""
+    lost_now: tuple[tuple[str, int, int], ...] = ()
+    """The same of the replicas that count now: where a majority of them is lost, what is wanted never comes."""
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -153,11 +154,14 @@ def test_one_more_node_for_a_cluster_that_runs_knows_the_first_voters_and_is_non
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--node", "4", "--cluster", "home"], "add it, or say where it is with --listen"),
+        (["--node", "4", "--cluster", "home"], "say where this node is with --listen HOST:PORT"),
         (["--node", "4", "--listen", "127.0.0.1:9095"], "name that with --cluster"),
         (["--node", "4", "--listen", "here", "--cluster", "home"], "--listen: 'here' is not an address"),
         (["--node", "4", "--listen", "h:0", "--cluster", "home"], "0 is none"),
-        (["--node", "2", "--listen", "h:1", "--cluster", "home"], "stands among the voters already"),
+        (
+            ["--node", "2", "--listen", "h:1", "--cluster", "home"],
+            "among the voters, node 2 is at 127.0.0.1:9093",
+        ),
     ],
 )
 def test_a_node_that_cannot_join_is_not_made(
@@ -165,3 +169,31 @@ def test_a_node_that_cannot_join_is_not_made(
 ) -> None:
     assert expected in refused(capsys, str(tmp_path / "n4"), "--voters", VOTERS, *more)
     assert not (tmp_path / "n4").exists()
+
+
+def test_a_voter_may_be_told_where_it_listens_if_that_is_where_it_is(tmp_path: Path) -> None:
+    format_it(tmp_path / "n2", "--listen", "127.0.0.1:9093")
+    assert load_config(tmp_path / "n2" / "config.json").listen == "127.0.0.1:9093"
+
+
+def test_the_directory_of_a_whole_cluster_is_no_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster.json").touch()
+    assert run(["node", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"`quorate up --dir {tmp_path}`" in said
+    assert f"`quorate node {tmp_path / 'n1'}`" in said
+
+
+def test_a_taken_port_and_a_node_that_could_not_start_are_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        arguments = ["--node", "1", "--voters", f"1=127.0.0.1:{port}"]
+        assert run(["format", str(tmp_path / "n1"), *arguments]) == 0
+        capsys.readouterr()
+        assert run(["node", str(tmp_path / "n1")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"quorate node: port {port} is taken")

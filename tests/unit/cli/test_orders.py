@@ -9,10 +9,10 @@ import pytest
 
 from quorate.cli import orders
 from quorate.cli.orders import NOBODY_LEADS, Orders
-from quorate.cli.wrong import WrongUsage
-from quorate.core.entry import EntryId, Member, Membership, Wanted
+from quorate.cli.wrong import NotYet, WrongUsage
+from quorate.core.entry import EntryId, Member, Membership, Partition, Wanted
 from quorate.machine.metadata import METADATA, NodeInfo
-from quorate.node.client import Client, Unreachable
+from quorate.node.client import Client, OutcomeUnknown, Unreachable
 from quorate.node.config import Address
 from quorate.node.requests import Image, ReplicaStatus, Status
 
@@ -34,6 +34,9 @@ class Nodes:
 
     def know(self, node: int, address: Address) -> None:
         self.known[node] = address
+
+    async def transfer(self, partition: Partition, to: int, *, timeout_s: float) -> None:
+        raise OutcomeUnknown(f"node {to} knows of no leader; {timeout_s} s are over")
 
     async def status(self, node: int) -> Status:
         return Status(node, (), 0, self.replicas)
@@ -120,3 +123,8 @@ def test_where_nobody_answers_it_is_said_why() -> None:
     with pytest.raises(WrongUsage) as refused:
         asyncio.run(orders_to(nodes).image())
     assert str(refused.value) == "the cluster does not answer: node 1 at h:1: connection refused; is it up?"
+
+
+def test_an_order_of_which_nobody_heard_may_yet_be_done() -> None:
+    with pytest.raises(NotYet, match=r"nobody who leads answers .* It may yet be done"):
+        asyncio.run(orders_to(Nodes()).transfer(METADATA, "events/0", 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import sys
@@ -81,11 +82,25 @@ def test_a_cluster_is_found_again_and_no_other_is_taken_for_it(tmp_path: Path) -
 
 
 def test_a_lost_node_is_not_made_anew_as_if_it_had_never_voted(tmp_path: Path) -> None:
-    made(tmp_path, nodes=2, port=19_000)
+    cluster = made(tmp_path, nodes=3, port=19_000)
     shutil.rmtree(tmp_path / "n2")
-    with pytest.raises(WrongUsage, match="n2 is gone"):
+    with pytest.raises(WrongUsage, match="n2 is gone") as refused:
         found(tmp_path, nodes=None, port=None)
     assert not (tmp_path / "n2").exists()
+    # What it says to do, done.
+    assert "`quorate cluster replace 2 -b 127.0.0.1:19000,127.0.0.1:19002`" in str(refused.value)
+    (command,) = re.findall("`quorate (format [^`]+)`", str(refused.value))
+    assert run(command.split()) == 0
+    assert found(tmp_path, nodes=None, port=None) == cluster
+
+
+def test_where_no_majority_is_left_no_replacement_is_advised(tmp_path: Path) -> None:
+    made(tmp_path, nodes=3, port=19_000)
+    shutil.rmtree(tmp_path / "n2")
+    shutil.rmtree(tmp_path / "n3")
+    with pytest.raises(WrongUsage, match="begin a new cluster") as refused:
+        found(tmp_path, nodes=None, port=None)
+    assert "--replaces" not in str(refused.value)
 
 
 def test_a_nodes_directory_in_anothers_place_is_refused(tmp_path: Path) -> None:
@@ -232,3 +247,34 @@ def test_output_is_turned_over_before_it_grows_without_bound(
     assert child.output.read_text() == "hello\n"
     assert (tmp_path / "node.old").read_text() == "x" * 200
     assert child.last_words() == "hello"
+
+
+def test_a_node_whose_directory_is_gone_starts_when_it_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up_supervisor, "LOOK_FOR_DIRECTORY_S", 0.01)
+    said: list[str] = []
+    there = tmp_path / "there"
+    child = child_that(
+        f"import pathlib, signal; pathlib.Path({str(there)!r} + '-ran').touch(); signal.pause()", tmp_path
+    )
+    other = child_that("import signal; signal.pause()", tmp_path)
+
+    async def main() -> None:
+        supervisor = Supervisor(
+            "c",
+            {1: child, 2: other},
+            said.append,
+            why_not_there=lambda node: "it is gone" if node == 1 and not there.exists() else "",
+        )
+        running = asyncio.create_task(supervisor.run())
+        await until(lambda: len(said) == 1, "its directory to be missed")
+        assert supervisor.nodes[1].state is State.LEFT_DOWN
+        there.touch()
+        await until(lambda: Path(f"{there}-ran").exists(), "it to run")
+        supervisor.ask_to_stop()
+        supervisor.ask_to_stop()
+        await running
+
+    asyncio.run(main())
+    assert said == ["node 1 is left down: it is gone", "killing what still runs"]

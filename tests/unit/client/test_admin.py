@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from quorate.client import Cluster, Unreachable
-from quorate.client.admin import create_topic, delete_topic
+from quorate.client import Cluster, NobodyThere, Unreachable
+from quorate.client.admin import create_topic, delete_topic, find_nodes
 from quorate.wire.messages import Api
 from tests.unit.client.scripted import ScriptedNode
 
@@ -34,3 +34,12 @@ def test_a_node_that_is_down_is_passed_over() -> None:
         with Cluster(f"{down},{node.bootstrap}", timeout_s=5) as cluster, pytest.raises(Unreachable):
             create_topic(cluster, "events")
         assert node.asked == [Api.CREATE_TOPICS]
+
+
+def test_where_nobody_listens_it_is_said_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        down = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with Cluster(f"{down},{down}", timeout_s=5) as cluster:
+        for ask in (find_nodes, *CHANGES.values()):
+            with pytest.raises(NobodyThere, match="connection refused"):
+                ask(cluster)

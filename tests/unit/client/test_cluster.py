@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from time import monotonic
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -220,3 +221,15 @@ def closed_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def test_a_node_that_hangs_is_not_waited_for_while_another_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorate.client.cluster.TRY_S", 60.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as hangs,
+        ScriptedNode(lambda frame: metadata(frame, node)) as node,
+        Cluster(f"127.0.0.1:{hangs.getsockname()[1]},{node.bootstrap}", timeout_s=60) as cluster,
+    ):
+        began = monotonic()
+        cluster.topics(["events"])
+        assert monotonic() - began < 20  # Half of the time would be its share.

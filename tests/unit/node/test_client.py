@@ -201,3 +201,26 @@ def test_a_node_that_is_learned_of_is_asked_like_any_other() -> None:
         assert await client.propose(PARTITION, [BATCH]) == Settled(7, 3, 2)
 
     with_nodes({1: [Answered(Outcome.NOT_LEADER, -1, 3, leader=2)], 2: [SETTLED]}, test)
+
+
+def test_while_one_node_hangs_another_takes_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorate.node.client.SOON_S", 0.05)
+
+    async def test(client: Client) -> None:
+        await client.change(PARTITION, (1, 2))
+
+    with_nodes({1: ["silence"], 2: [Answered(Outcome.NOT_LEADER, -1, 3, leader=3)], 3: [SETTLED]}, test)
+
+
+def test_a_leader_that_takes_its_time_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others that point to it do not make it one that hears the order twice."""
+    monkeypatch.setattr("quorate.node.client.SOON_S", 0.05)
+    at_one = Answered(Outcome.NOT_LEADER, -1, 3, leader=1)
+
+    async def test(client: Client) -> None:
+        with pytest.raises(OutcomeUnknown):
+            await client.change(PARTITION, (1, 2), timeout_s=0.3)
+        script.clear()
+
+    script: Script = [at_one] * 20
+    with_nodes({1: ["silence"], 2: script}, test)

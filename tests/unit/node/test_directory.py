@@ -47,7 +47,7 @@ def test_nothing_is_formatted_over(tmp_path: Path) -> None:
 
 
 def test_an_empty_or_foreign_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongDirectory, match="--format"):
+    with pytest.raises(WrongDirectory, match="make it with `quorate format`"):
         read_identity(config_of(tmp_path))
     (tmp_path / "letter.txt").touch()
     with pytest.raises(WrongDirectory, match="not a node's"):
@@ -116,3 +116,18 @@ def test_a_store_of_which_only_a_lock_or_a_new_file_system_is_left_is_gone(tmp_p
     (store / left).mkdir()
     with pytest.raises(WrongDirectory, match="is gone"):
         read_identity(config)
+
+
+def test_who_forgot_replaces_is_told_to_remove_the_directory_first(tmp_path: Path) -> None:
+    place, here = tmp_path / "n1", Address("a", 1)
+
+    def make(*, replaces: bool) -> None:
+        directory.format_node(
+            place, cluster="c", node=1, voters={1: here}, listen=here, replaces=replaces, rng=Random(1)
+        )
+
+    make(replaces=False)
+    with pytest.raises(WrongDirectory, match=r"remove .*n1 first, and make it with --replaces"):
+        make(replaces=True)
+    shutil.rmtree(place)
+    make(replaces=True)

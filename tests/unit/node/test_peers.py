@@ -155,8 +155,8 @@ def test_a_greeting_that_is_refused_for_good_is_not_tried_again() -> None:
     async def test(peers: Peers, made: list[Listener], said: list[str]) -> None:
         heard: list[str] = []
 
-        def refused(why: str) -> bool:
-            heard.append(why)
+        def refused(peer: int, why: str) -> bool:
+            heard.append(f"node {peer}: {why}")
             return True
 
         peers.introduce(incarnation=1, disk=7, refused=refused)

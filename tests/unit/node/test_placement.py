@@ -29,7 +29,7 @@ def image_of(nodes_count: int, *topics: Topic) -> Metadata:
 
 
 def test_replicas_and_leaders_are_spread_evenly() -> None:
-    ensembles = place(image_of(5), 10, 3)
+    ensembles = place(image_of(5), 10, 3, heard=range(1, 6))
     assert all(len(set(ensemble)) == 3 for ensemble in ensembles)
     assert set(Counter(node for ensemble in ensembles for node in ensemble).values()) == {6}
     assert set(Counter(ensemble[0] for ensemble in ensembles).values()) == {2}
@@ -37,8 +37,13 @@ def test_replicas_and_leaders_are_spread_evenly() -> None:
 
 def test_nodes_that_hold_less_come_first() -> None:
     old = Topic("old", bytes(16), "raft", ((Member(1, 1), Member(2, 1)),))
-    assert place(image_of(3, old), 1, 1) == [[3]]
+    assert place(image_of(3, old), 1, 1, heard=(1, 2, 3)) == [[3]]
 
 
 def test_copies_on_every_node_start_with_different_ones() -> None:
-    assert [ensemble[0] for ensemble in place(image_of(3), 3, 3)] == [1, 2, 3]
+    assert [ensemble[0] for ensemble in place(image_of(3), 3, 3, heard=(1, 2, 3))] == [1, 2, 3]
+
+
+def test_nodes_that_are_silent_get_copies_only_where_others_are_too_few() -> None:
+    assert place(image_of(4), 2, 3, heard=(1, 3, 4)) == [[1, 3, 4], [3, 4, 1]]
+    assert place(image_of(4), 2, 3, heard=(4, 3)) == [[3, 4, 1], [4, 3, 2]]

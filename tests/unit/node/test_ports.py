@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from random import SystemRandom
@@ -10,7 +12,7 @@ import pytest
 
 from quorate.node import ports
 from quorate.node.config import Address
-from quorate.node.ports import HOST, NoFreePorts, keep_row, listen_once
+from quorate.node.ports import HOST, NoFreePorts, PortTaken, keep_row, listen_once, naming_the_holder
 
 TAKE_ALL = """
 import sys
@@ -74,3 +76,15 @@ def _row_of_others() -> range:
     """Three ports that nobody has: between those that are chosen from and those that systems hand out."""
     start = SystemRandom().randrange(ports.PORTS.stop + 10, 32_700, 3)
     return range(start, start + 3)
+
+
+def test_whoever_cannot_listen_hears_who_does() -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        address = Address(HOST, taken.getsockname()[1])
+        with pytest.raises(PortTaken) as refused, naming_the_holder(address):
+            listen_once(address)
+    assert str(refused.value).startswith(f"port {address.port} is taken")
+    if sys.platform == "linux":
+        assert f"by process {os.getpid()} (" in str(refused.value)
+    with pytest.raises(OSError, match="another reason"), naming_the_holder(address):
+        raise OSError("another reason")

@@ -1,0 +1,136 @@
+"""`quorate cluster replace`: a node takes another's place, or its own with a new disk, wherever that counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from quorate.cli.options import SERVERS, WAIT_S, NoWait, Servers, Timeout
+from quorate.cli.wrong import WrongUsage
+
+if TYPE_CHECKING:
+    from quorate.cli.orders import Orders
+    from quorate.machine.metadata import Topic
+    from quorate.node.requests import Image
+
+EPILOG = """\b
+[bold]Examples[/bold]
+quorate cluster replace 3              its disk was lost; it was made anew with --replaces, and runs
+quorate cluster replace 3 --with 4     node 3 is gone for good
+
+It is never done by itself: only a person knows whether the old disk may come back with what it holds.
+
+\b
+[bold]Exit code[/bold]
+0 it is so, 1 it is ordered and not yet so, 2 it cannot be done.
+"""
+
+
+class _Plan(NamedTuple):
+    """What is to be ordered, what was before and is not so yet, and what can never be."""
+
+    votes: bool
+    copies: list[tuple[Topic, int, list[int]]]
+    under_way: list[tuple[Topic, int]]
+    never: list[str]
+
+
+def register(cluster_app: typer.Typer) -> None:
+    cluster_app.command("replace", epilog=EPILOG)(replace)
+
+
+def replace(
+    node: Annotated[int, typer.Argument(metavar="NODE", min=1, help="A node's number.")],
+    with_: Annotated[
+        int | None,
+        typer.Option(
+            "--with", metavar="NEW", min=1, help="Who takes its place.", show_default="the same node"
+        ),
+    ] = None,
+    servers: Servers = SERVERS,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT_S,
+) -> None:
+    """Let another node, or the same one with a new disk, take a node's place wherever it counts."""
+    from quorate.cli.how_far import change_voters, until_reached
+    from quorate.cli.orders import carry_out
+
+    new = with_ or node
+
+    async def work(orders: Orders) -> _Plan:
+        image = await orders.image()
+        voters = await orders.voters()
+        plan = await _planned(orders, image, voters, node, new)
+        if plan.votes:  # First of all: everything else is agreed on there.
+            nodes = sorted(voters) if new == node else sorted({*voters, new} - {node})
+            await change_voters(orders, nodes, timeout)
+        for topic, number, nodes in plan.copies:
+            await orders.change_topic(topic, number, nodes)
+        waits_for = [*(each[:2] for each in plan.copies), *plan.under_way]
+        names = sorted({topic.name for topic, _ in waits_for})
+        if names and not no_wait:
+            await until_reached(orders, names, timeout)
+        return plan
+
+    _tell(carry_out(servers, work), node, new, no_wait=no_wait)
+
+
+def _tell(plan: _Plan, node: int, new: int, *, no_wait: bool) -> None:
+    count = len(plan.copies) + len(plan.under_way)
+    copies = f"{count} partition{'s' * (count != 1)}"
+    done = f"{copies} and the metadata group" if plan.votes else copies
+    if no_wait:
+        print(f"ordered for {done}; `quorate cluster status` shows how far")
+    elif count or plan.votes:
+        print(f"node {new} counts in {done}" + (f" in place of node {node}" if new != node else ""))
+    if plan.never:
+        more = f" And so it is with {len(plan.never) - 1} more." if len(plan.never) > 1 else ""
+        raise WrongUsage(plan.never[0] + more)
+
+
+async def _planned(orders: Orders, image: Image, voters: dict[int, int], node: int, new: int) -> _Plan:
+    """Raises WrongUsage where there is nothing to replace."""
+    from quorate.cli.orders import expect_known, listed
+    from quorate.cli.topic_copies import STILL_THERE, copies_of, is_under_way, swapped
+
+    expect_known([new], image.nodes)
+    partitions = [(topic, number) for topic in image.topics for number in range(len(topic.ensembles))]
+    under_way = [each for each in partitions if is_under_way(image, *each, old=node, new=new)]
+    copies = [
+        (topic, number, swapped(copies_of(topic, number), node, new))
+        for topic, number in partitions
+        if node in copies_of(topic, number).nodes
+    ]
+    votes = node in voters
+    if not votes and not copies and not under_way:
+        raise WrongUsage(f"node {node} has no copy of anything, and no vote in the metadata group")
+    if votes and new != node and new in voters:
+        raise WrongUsage(
+            f"the metadata group: node {new} votes already, as do {listed(sorted(voters))}; take the vote away "
+            f"with `quorate cluster remove {node}`, and move copies with `quorate topic replace`"
+        )
+    if new == node:
+        (life,) = [info.incarnation for info in image.nodes if info.node == node]
+        votes = votes and voters[node] != life
+        copies = [each for each in copies if (each[0].name, each[1], node) in image.lost]
+        if not votes and not copies and not under_way:
+            raise WrongUsage(STILL_THERE.format(node=node))
+    return await _without_hopeless(orders, image, _Plan(votes, copies, under_way, []))
+
+
+async def _without_hopeless(orders: Orders, image: Image, plan: _Plan) -> _Plan:
+    """Partitions that have lost their majority do not hold up the others."""
+    from quorate.cli.how_far import why_never_led
+
+    if not image.lost_now:
+        return plan
+    statuses = await orders.statuses()
+    never = {
+        (topic.name, number): why
+        for topic, number in [*(each[:2] for each in plan.copies), *plan.under_way]
+        if (why := why_never_led(image, topic, number, statuses))
+    }
+    copies = [each for each in plan.copies if (each[0].name, each[1]) not in never]
+    under_way = [each for each in plan.under_way if (each[0].name, each[1]) not in never]
+    return _Plan(plan.votes, copies, under_way, list(never.values()))
