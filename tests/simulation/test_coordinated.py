@@ -55,9 +55,7 @@ def test_ensembles_change_in_worlds_of_orders() -> None:
 
 @pytest.mark.parametrize("whole", [False, True], ids=["dictionary", "metadata group"])
 def test_both_stores_serve(whole: bool) -> None:
-    total = run_seeds(
-        range(100, 105), protocol="coordinated", faults=EVERYTHING, overrides={"whole": whole}
-    )
+    total = run_seeds(range(100, 105), protocol="coordinated", faults=EVERYTHING, overrides={"whole": whole})
     expect_nothing_broken(total)
 
 

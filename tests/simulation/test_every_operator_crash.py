@@ -146,10 +146,10 @@ def test_a_quiet_election_takes_exactly_the_messages_of_the_document() -> None:
         (1, FIRST, "FenceResponse"),
         (2, FIRST, "FenceResponse"),
         (3, FIRST, "FenceResponse"),
-        (FIRST, 1, "BecomeLeaderRequest"),
-        (1, FIRST, "BecomeLeaderResponse"),
-        (FIRST, 1, "AddFollowerRequest"),  # n3 was the third to answer, and two are a majority.
-        (1, FIRST, "AddFollowerResponse"),
+        (FIRST, 2, "BecomeLeaderRequest"),
+        (2, FIRST, "BecomeLeaderResponse"),
+        (FIRST, 2, "AddFollowerRequest"),  # n1 was said to be gone, and is late, whenever it answers.
+        (2, FIRST, "AddFollowerResponse"),
     ]
 
 

@@ -89,6 +89,8 @@ class Operator:
         self._birth = birth
         self._looked_at = 0
         """The version that the last look found in the middle of something."""
+        self._take_over_at = 0.0
+        """Until then whoever has left the shard in the middle of something may go on with it."""
         self._look_at: float | None = None
         self._retry_at: float | None = None
         self._give_up_at: float | None = None
@@ -176,7 +178,9 @@ class Operator:
         half_done = self.shard.status is Status.ELECTION or self.shard.reconfiguration is not None
         if half_done and before and before != event.version:
             # Somebody is at it. If they get on, this version will not be the newest for long.
-            self._look_at = self.now + self.tuning.patience_s * (2.0 + 2.0 * self.rng.random())
+            self._take_over_at = self.now + self.tuning.patience_s * (2.0 + 2.0 * self.rng.random())
+        if half_done and self.now < self._take_over_at:
+            self._look_at = min(self._take_over_at, self.now + self.tuning.patience_s / 2)
             return
         self.go_on()
 
@@ -199,6 +203,7 @@ class Operator:
             return
         if self._writing is not None:
             self._looked_at = 0  # What this operator may have written itself needs no waiting.
+            self._take_over_at = 0.0
             self._silent_at = self.version
         self._reading = False
         self._writing = None
