@@ -24,7 +24,7 @@ from quorate.core.coordinated.messages import (
     TruncateResponse,
 )
 from quorate.core.effects import Outcome
-from quorate.core.entry import Header, Member, Snapshot, Span
+from quorate.core.entry import NOWHERE, Header, Member, Snapshot, Span
 from quorate.core.events import ReadLevel
 from tests.unit.core.coordinated_kit import (
     N1,
@@ -366,3 +366,25 @@ def test_an_order_that_names_the_wrong_nodes_is_refused(
     assert (reply.outcome, reply.why) == (Outcome.REFUSED, f"{kind} names the wrong nodes")
     assert desk.shard is not None
     assert desk.shard.status is Status.STEADY
+
+
+def test_a_follower_above_whose_head_the_log_has_come_to_begin_gets_a_snapshot() -> None:
+    bench = Bench(N1, "1-0 1-1", epoch=1)
+    asked = crown(bench, 2, n2="1-1", n3=None)
+    assert [type(message) for message in sent(asked, N3)] == [TruncateRequest]
+    bench.persist()
+    flushed(bench, N2, 2)
+    everything = Snapshot(at("2-2"), 1, 10)
+    bench.tell(events.SnapshotTaken(everything))
+    assert bench.replica.log.base == at("2-2")
+    bench.receive(N3, TruncateResponse(2, NOWHERE, -1))
+    assert sent(bench.wake(), N3) == [SnapshotRequest(2, everything, N1)]
+
+
+def test_one_that_could_not_cut_hears_by_what_name_the_leader_knows_what_is_settled_there() -> None:
+    bench = Bench(N1, "1-0 1-1 2-2", epoch=4)
+    asked = crown(bench, 5, n2="2-2", n3="3-3")
+    assert TruncateRequest(5, at("3-3"), at("2-2"), NOWHERE) in sent(asked, N3)
+    bench.persist()
+    bench.receive(N3, TruncateResponse(5, at("3-3"), 1))
+    assert sent(bench.wake(), N3) == [TruncateRequest(5, at("3-3"), at("2-2"), at("1-1"))]

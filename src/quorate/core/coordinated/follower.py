@@ -111,6 +111,9 @@ class Follower(Role):
         span = replica.log.span_at(target.offset + 1)
         if span is not None and span.before == target and span.first_offset <= to.offset:
             replica.owe(replica.claim)  # It may have been promised what is cut with the damage.
+        is_guess = target.offset < replica.last_at_or_below(to).offset
+        if is_guess and replica.log.boundary_at_or_below(target.offset) is None:
+            replica.owe(replica.claim)  # More may be cut than what the leader does not have.
         replica.cut(target)
         if replica.verified.offset > target.offset:
             replica.verified = target

@@ -136,7 +136,13 @@ class Leader(Leading, Role):
 
     def _push(self, cursor: Cursor) -> None:
         if cursor.phase is Phase.SEARCHING:
-            self.replica.send(cursor.node, self._questions[cursor.node])
+            question = self._questions[cursor.node]
+            if isinstance(question, TruncateRequest):
+                self._truncate(
+                    cursor, question.head
+                )  # By what we know now: our log may begin above that head.
+            else:
+                self.replica.send(cursor.node, question)
         elif cursor.phase is Phase.STREAMING:
             self.stream(cursor)
         else:
