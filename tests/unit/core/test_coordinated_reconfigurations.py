@@ -177,6 +177,12 @@ def test_an_election_completes_what_may_have_grown(change: Reconfiguration) -> N
     for member in (N2, N3, N4):
         desk.fenced(member, "1-3")
     desk.receive(N2, BecomeLeaderResponse(2, leads=True))
+    if change.kind is Kind.EXPAND:
+        kept = steady(2, change.applied_to(THREE), leader=N2, change=change)
+        assert desk.shard == kept, "not forgotten before something is settled by all four"
+        desk.receive(N2, CommitReconfigurationResponse(2, leads=True, done=False))
+        assert desk.shard == kept
+        desk.receive(N2, CommitReconfigurationResponse(2, leads=True, done=True))
     assert desk.shard == steady(2, change.applied_to(THREE), leader=N2)
 
 

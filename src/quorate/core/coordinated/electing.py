@@ -18,7 +18,7 @@ from quorate.core.coordinated.messages import (
     FenceRequest,
     FenceResponse,
 )
-from quorate.core.coordinated.shard import Phase, Shard, Status
+from quorate.core.coordinated.shard import Kind, Phase, Shard, Status
 from quorate.core.coordinated.tending import Tending
 from quorate.core.entry import EntryId, Member
 from quorate.core.quorum import has_majority
@@ -118,6 +118,8 @@ class Electing:
         change = self._shard.reconfiguration
         if change is not None and change.new is None:  # A leader may have applied it, and settled with fewer.
             ensembles.append(change.applied_to(self._shard.ensemble))
+        elif change is not None and change.new in self._shard.ensemble:  # Fewer have settled before it came.
+            ensembles.append(tuple(member for member in self._shard.ensemble if member != change.new))
         return any(
             has_majority([member for member in ensemble if member not in without], ensemble)
             for ensemble in ensembles
@@ -127,7 +129,11 @@ class Electing:
         """Over: say so in the store, and then see to those who came late (OX-12)."""
         assert self._request is not None
         operator, shard = self._operator, self._shard
-        change = shard.reconfiguration if shard.may_have_grown is None else None
+        change = shard.reconfiguration
+        if change is not None and change.kind is Kind.SWAP and change.phase is Phase.COMMIT:
+            change = None
+        # An expansion is not forgotten before something is settled by the larger ensemble: what was settled before
+        # may be on fewer than a majority of it.
         steady = Shard(shard.epoch, Status.STEADY, shard.final_ensemble, self._chosen, change)
         attached = {member for member, _ in self._request.followers}
         late = {

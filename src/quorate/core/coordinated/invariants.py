@@ -242,13 +242,15 @@ class CoordinatedInvariants:
             self._epoch_saved(world, shadow, replica, effect, event)
 
     def _commit_response(self, world: Any, shadow: Any, replica: Any, effect: Send, event: Any) -> None:
-        """Done: from here on the new ensemble counts."""
-        if not effect.message.done:
+        """From here on the new ensemble counts; a contraction's only once it is done."""
+        if not effect.message.leads:
             return  # A refusal promises nothing, and names the epoch that it was asked in.
         self._epoch_saved(world, shadow, replica, effect, event)
         counting = self._counting.get((shadow.partition, effect.message.epoch))
         if counting is None or counting.change is None:
             return  # It was done before.
+        if counting.change.kind is Kind.CONTRACT and not effect.message.done:
+            return
         change = counting.change
         counting.before, counting.ensemble = counting.ensemble, change.applied_to(counting.ensemble)
         counting.change = None

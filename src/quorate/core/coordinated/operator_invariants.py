@@ -156,7 +156,9 @@ class OperatorInvariants:
 
     def _commit(self, partition: int, who: str, to: int, message: CommitReconfigurationRequest) -> None:
         self._was_changing(partition, who, to, message, Phase.COMMIT)
-        if message.reconfiguration.new is not None and message.reconfiguration.new.node == to:
+        shard, new = self.shard(partition), message.reconfiguration.new
+        is_in = shard is not None and new in shard.ensemble  # An election has taken it in, and it leads.
+        if new is not None and new.node == to and not is_in:
             raise Violated("valid-messages", f"{who} lets n{to} take itself in: {message}")
 
     def _abort(self, partition: int, who: str, to: int, message: AbortReconfigurationRequest) -> None:

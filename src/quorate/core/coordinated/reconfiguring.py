@@ -92,8 +92,20 @@ class Reconfiguring:
         leads = self._is_about(message.epoch, change)
         if leads and not self._is_done:
             self._commit(change)
-        done = leads and self._is_done
+        done = leads and self._is_done and self._is_enough()
+        if self._was_elected_with(message.epoch, change):
+            leads, done = True, self._leader.knows_what_is_settled
         self._leader.replica.send(operator.node, CommitReconfigurationResponse(message.epoch, leads, done))
+
+    def _is_enough(self) -> bool:
+        """What is settled is on a majority of the new ensemble: nobody has to remember that it was another one."""
+        return self._leader.reached_by(self._leader.ensemble) >= self._leader.replica.commit
+
+    def _was_elected_with(self, epoch: int, change: Reconfiguration) -> bool:
+        """An election has completed it, and this leader was told its outcome."""
+        ensemble = self._leader.ensemble
+        is_applied = change.applied_to(ensemble) == ensemble
+        return self._change is None and epoch == self._leader.replica.epoch and is_applied
 
     def _commit(self, change: Reconfiguration) -> None:
         leader = self._leader
