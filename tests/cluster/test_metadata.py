@@ -172,7 +172,7 @@ def test_a_directory_made_anew_as_if_nothing_had_been_promised_does_not_count(tm
                 cluster.nodes[2].start()
                 cluster.nodes[3].start()
                 assert cluster.nodes[3].wait(20) == 1
-                assert "make its directory anew with --replaces" in cluster.nodes[3].said()
+                assert "make it anew with --replaces" in cluster.nodes[3].said()
                 with pytest.raises((NotWritten, OutcomeUnknown)):
                     await client.propose(topic.partitions()[0], [batch_of(b"instead")], timeout_s=2)
                 cluster.nodes[1].start()

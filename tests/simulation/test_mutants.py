@@ -8,7 +8,10 @@ from quorate.sim import mutate
 from quorate.sim.happening import Happening
 from quorate.sim.run import run_seed
 
-PROMISES = {"raft-keep-conflicts": pytest.mark.behaviour("OR-5")}
+PROMISES = {
+    "raft-keep-conflicts": pytest.mark.behaviour("OR-5"),
+    "coordinated-fence-stored": pytest.mark.behaviour("OX-21"),
+}
 """Promises that are kept by a mutant's death."""
 
 MUTANTS = [pytest.param(name, marks=PROMISES.get(name, ())) for name in mutate.names()]
@@ -32,6 +35,7 @@ def test_without_it_the_killing_seed_violates_nothing(name: str) -> None:
     mutant = mutate.describe(name)
     verdict = run_seed(
         mutant.seed,
+        protocol=mutant.protocol,
         faults=mutant.faults,
         nodes=mutant.nodes,
         learners=mutant.learners,

@@ -129,11 +129,19 @@ def told(mutant: Mutant, caught: Outcome, seeds: int) -> str:
 
 def show_list(described: list[Mutant], *, json: bool) -> None:
     if json:
-        about = [{"name": each.name, "does": each.does, "origin": each.origin} for each in described]
-        say.print_json({"mutants": about})
+        say.print_json({"mutants": [about(mutant) for mutant in described]})
         return
-    rows = [(mutant.name, mutant.does, mutant.origin) for mutant in described]
-    say.console().print(say.table("", ("mutant", "what it does", "origin"), rows))
+    rows = [(mutant.name, mutant.protocol, mutant.does, mutant.origin) for mutant in described]
+    say.console().print(say.table("", ("mutant", "protocol", "what it does", "origin"), rows))
+
+
+def about(mutant: Mutant) -> dict[str, Any]:
+    return {
+        "name": mutant.name,
+        "protocol": mutant.protocol,
+        "does": mutant.does,
+        "origin": mutant.origin,
+    }
 
 
 def show_end(results: list[tuple[Mutant, Outcome]], seeds: int) -> None:
@@ -159,12 +167,11 @@ def show_end(results: list[tuple[Mutant, Outcome]], seeds: int) -> None:
 
 
 def as_json(mutant: Mutant, caught: Outcome) -> dict[str, Any]:
-    about = {"name": mutant.name, "does": mutant.does, "origin": mutant.origin}
     if caught is None:
-        return about | {"caught": False}
+        return about(mutant) | {"caught": False}
     if isinstance(caught, str):
-        return about | {"caught": False, "untried": caught}
-    return about | {
+        return about(mutant) | {"caught": False, "untried": caught}
+    return about(mutant) | {
         "caught": True,
         "seed": caught.seed,
         "invariant": caught.invariant,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from quorate.cli.worlds import Totals
     from quorate.sim.run import Plan, Verdict
 
-PROTOCOLS = ("raft",)
+PROTOCOLS = ("raft", "coordinated")
 SEEDS = "0:100"
 NODES_MAX = 9
 STDOUT = "-"
@@ -31,7 +31,8 @@ quorate sim raft --seed 7 --shrink           a failing world, made shorter
 
 [bold]Faults[/bold]
 all, none, or names with commas between:
-network crash power pause clock disk damage full-disk slow-disk wipe membership
+network crash power pause clock disk damage full-disk slow-disk wipe membership;
+for coordinated also operator, which is not one of all
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.
@@ -56,7 +57,7 @@ def register(app: typer.Typer) -> None:
 
 
 def sim(
-    protocol: Annotated[str, typer.Argument(metavar="raft", help="How the copies agree.")],
+    protocol: Annotated[str, typer.Argument(metavar="|".join(PROTOCOLS), help="How the copies agree.")],
     seeds: Annotated[
         str | None,
         typer.Option(metavar="FIRST:END", help="A range of worlds, END left out.", show_default=SEEDS),
@@ -182,7 +183,11 @@ def check_settings(seed: int, settings: dict[str, int | float]) -> None:
 
     drawn = draw(seed)
     host = drawn.host
-    parts = (drawn, drawn.weather, drawn.disk, drawn.manners, host.store, host.raft, host.detector)
+    oversight = drawn.oversight
+    parts = (
+        *(drawn, drawn.weather, drawn.disk, drawn.manners, host.store, host.raft, host.detector),
+        *(host.coordinated, oversight, oversight.operator),
+    )
     known = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
     numbers = {name: usual for name, usual in known.items() if isinstance(usual, int | float)}
     for name, value in settings.items():
@@ -210,6 +215,8 @@ def make_plan(
     from quorate.sim.run import Plan
 
     profiles = parse_faults(faults)
+    if "operator" in profiles and protocol != "coordinated":
+        raise WrongUsage(f"--faults operator: {protocol} has no operators; only coordinated has")
     check_settings(seed, overrides)
     if until is not None and not until <= SETTING_MAX:
         raise WrongUsage(f"--until {until}: virtual seconds, at most {SETTING_MAX:,}")

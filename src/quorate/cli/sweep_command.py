@@ -39,7 +39,9 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep(
-    protocol: Annotated[str, typer.Argument(metavar="raft", help="How the copies agree.")],
+    protocol: Annotated[
+        str, typer.Argument(metavar="PROTOCOL", help="How the copies agree: raft or coordinated.")
+    ],
     seeds: Annotated[str, typer.Option(metavar="FIRST:END", help="A range of worlds, END left out.")],
     faults: Annotated[
         str, typer.Option(metavar="NAMES", help="What goes wrong, as for `quorate sim`.")
@@ -48,7 +50,7 @@ def sweep(
     out: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="Where the rows go.", show_default="out/sweep-raft-FIRST-LAST.parquet"
+            metavar="DIR", help="Where the rows go.", show_default="out/sweep-PROTOCOL-FIRST-LAST.parquet"
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,

@@ -7,7 +7,7 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
 from quorate.cli import say
-from quorate.sim.run import Sum, Verdict, Violation
+from quorate.sim.run import SUMMED, Sum, Verdict, Violation
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,13 +28,16 @@ THROWN = {
     "filled": "disks filled up",
     "slowed": "disks slowed down, up to a hundred times",
     "wiped": "disks wiped",
+    "operators_crashed": "operators ended, many of them between two steps",
+    "rumours": "operators told of a failure that was none",
+    "store_troubles": "times that the operators' store was slow or silent",
 }
 
 
 class Totals:
     """Everything that is summed up over verdicts."""
 
-    SUMMED = ("events", "acknowledged", "elections", "truncations", "crashes", "partitions", "damaged")
+    SUMMED = SUMMED
 
     def __init__(self, protocol: str) -> None:
         self.sum = Sum(protocol, violations=[])
@@ -46,14 +49,11 @@ class Totals:
         self.taken = 0.0
 
     def add(self, verdict: Verdict) -> None:
-        self.sum.seeds += 1
-        for name in self.SUMMED:
-            setattr(self.sum, name, getattr(self.sum, name) + getattr(verdict, name))
+        self.sum.add(verdict)
         self.reads += verdict.reads
         self.seconds += verdict.seconds
         for name in self.thrown:
             self.thrown[name] += getattr(verdict.toll, name)
-        self.sum.violations += verdict.violations
         self.taken = perf_counter() - self._began
         self.sum.events_per_second = round(self.sum.events / self.taken, 1)
 
@@ -144,7 +144,17 @@ def held(totals: Totals) -> list[tuple[str, str]]:
         (f"{totals.reads:,}", "reads: only settled entries, never backwards, no phantoms"),
         (f"{found.elections:,}", "elections: never two leaders in one epoch, none without what was settled"),
         (f"{found.truncations:,}", "logs cut back: never below what was settled"),
+        *_operated(found),
         (f"{found.seeds:,}", "worlds healed: all copies equal, every client answered, idle groups silent"),
+    ]
+
+
+def _operated(found: Sum) -> list[tuple[str, str]]:
+    if not found.operators:
+        return []
+    return [
+        (f"{found.operators:,}", "operators, some at once: each resumed what another had left half-done"),
+        (f"{found.reconfigurations or 0:,}", "reconfigurations: no majority of before misses one of after"),
     ]
 
 

@@ -159,6 +159,13 @@ class Cursor:
 
     # --- streaming ---
 
+    def attach(self, at: int) -> None:
+        """Both logs are known to agree up to `at`: stream from there on."""
+        self.phase = Phase.STREAMING
+        self.agreed = max(at, self.matched)
+        self.next = at + 1
+        self._forget_inflight()
+
     def sent(self, headers: tuple[Header, ...]) -> None:
         size = 0
         for header in headers:

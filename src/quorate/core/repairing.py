@@ -11,6 +11,8 @@ span, which every log that leads has, is named by the leader, and the span is as
 
 from __future__ import annotations
 
+import msgspec
+
 from quorate.core.entry import NOWHERE, Header, Span
 from quorate.core.log import LogView
 
@@ -20,6 +22,22 @@ REPAIR_BYTES_MAX = 1 << 20
 DAMAGED = "damaged"
 UNKNOWN = "unknown"
 REMOVED = "removed"
+
+
+class WantEntries(msgspec.Struct, frozen=True, gc=False, tag="want"):
+    """A replica with damage asks for the entries of a span. Not about leadership: any copy will do."""
+
+    epoch: int
+    span: Span
+
+
+class HaveEntries(msgspec.Struct, frozen=True, gc=False, tag="have"):
+    """The front of what was wanted; or why not: `damaged` here too, `unknown` here, or `removed`."""
+
+    epoch: int
+    span: Span
+    headers: tuple[Header, ...] = ()
+    why_not: str = ""
 
 
 def why_not(log: LogView, span: Span) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from quorate import batch
-from quorate.core import effects, events, raft
+from quorate.core import coordinated, effects, events, raft
 from quorate.core.entry import Flag, Header, Kind, Partition
 from quorate.host.detector import DetectorSettings
 from quorate.host.replicas import Hosted
@@ -23,9 +23,14 @@ class HostSettings(msgspec.Struct, frozen=True, gc=False):
     metadata: raft.Tuning = raft.Tuning()
     """For the metadata group: it is small, and what it says must be soon known again after a restart."""
     raft: raft.Tuning = raft.Tuning()
+    coordinated: coordinated.Tuning = coordinated.Tuning()
     detector: DetectorSettings = DetectorSettings()
     waiting_bytes_max: int = 64 << 20
     """Proposals are answered BUSY while more than this waits for the disk, over all replicas."""
+
+    def tuning(self, *, protocol: str, purpose: str) -> Any:
+        """For a replica that agrees like that, of a log for that."""
+        return self.metadata if purpose == "metadata" else getattr(self, protocol)
 
 
 class Observer(Protocol):

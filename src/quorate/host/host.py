@@ -128,7 +128,7 @@ class Host:
         self._drain()
 
     def _start(self, partition: Partition, record: ReplicaRecord) -> None:
-        tuning = self._settings.metadata if record.purpose == "metadata" else self._settings.raft
+        tuning = self._settings.tuning(protocol=record.protocol, purpose=record.purpose)
         hosted = Hosted(partition, record, tuning, self._rng)
         self.hosted[partition] = hosted
         log = self.store.recovered(partition)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.core import raft
+from quorate.core import coordinated, raft
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Snapshot, Standing
 from quorate.core.events import Event, Proposed, Recovered
@@ -19,8 +19,8 @@ from quorate.machine.producers import Numbered, Producers
 from quorate.machine.tally import Tally
 from quorate.storage.store import RecoveredLog
 
-PROTOCOLS = {"raft": raft.Replica}
-"""How copies can agree; the other rooms join when they stand."""
+PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated}
+"""How copies can agree: rooms with a `Replica` and its `SavedState`. The others join when they stand."""
 
 MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata}
 """What a log is for decides what is built from it."""
@@ -33,9 +33,16 @@ class ReplicaRecord(msgspec.Struct, frozen=True, gc=False):
     me: Member
     voters: tuple[Member, ...]
     learners: tuple[Member, ...] = ()
-    state: raft.SavedState = raft.SavedState()
+    state: Any = None
+    """The protocol's own, as it was saved last; None: a new replica has not saved any."""
     purpose: str = "topic"
     preferred: int = 0
+
+    def config(self, tuning: Any) -> Any:
+        """What the protocol's replica is told at birth. Nodes of `coordinated` know no peers (OX-1)."""
+        if self.protocol == "coordinated":
+            return coordinated.Config(self.me, tuning)
+        return raft.Config(self.me, self.voters, self.learners, tuning, self.preferred)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -43,11 +50,16 @@ _decode: msgspec.msgpack.Decoder[ReplicaRecord] = msgspec.msgpack.Decoder(Replic
 
 
 def encode_record(record: ReplicaRecord) -> bytes:
+    if record.state is None:
+        record = msgspec.structs.replace(record, state=PROTOCOLS[record.protocol].SavedState())
     return _encode(record)
 
 
 def decode_record(data: bytes) -> ReplicaRecord:
-    return _decode.decode(data)
+    """On the disk a state does not say whose it is; the record does."""
+    record = _decode.decode(data)
+    state = msgspec.convert(record.state, PROTOCOLS[record.protocol].SavedState)
+    return msgspec.structs.replace(record, state=state)
 
 
 class Manifest(msgspec.Struct, frozen=True, gc=False):
@@ -95,12 +107,11 @@ class Hosted:
         "tally",
     )
 
-    def __init__(self, partition: Partition, record: ReplicaRecord, tuning: raft.Tuning, rng: Random) -> None:
+    def __init__(self, partition: Partition, record: ReplicaRecord, tuning: Any, rng: Random) -> None:
         self.partition = partition
         self.record = record
         room = PROTOCOLS[record.protocol]
-        config = raft.Config(record.me, record.voters, record.learners, tuning, record.preferred)
-        self.replica = room(config, Random(rng.getrandbits(64)))
+        self.replica = room.Replica(record.config(tuning), Random(rng.getrandbits(64)))
         self.tally = Tally()
         self.machine = MACHINES[record.purpose]()
         self.desk = Desk(self.machine) if isinstance(self.machine, Producers) else None
@@ -152,7 +163,7 @@ class Hosted:
 
     def deadline(self) -> float | None:
         """When something is to be done for it even if nothing happens."""
-        due = self.replica.deadline()
+        due: float | None = self.replica.deadline()
         if not self.readers:
             return due
         first = min(reader.deadline for reader in self.readers)

@@ -12,6 +12,7 @@ import msgspec
 
 from quorate import batch
 from quorate.core.entry import Header, Kind, Member, Partition, partition_of
+from quorate.machine import shards
 
 METADATA_TOPIC = bytes(15) + b"\1"
 METADATA = partition_of(METADATA_TOPIC, 0)
@@ -145,7 +146,14 @@ class ForgetNode(msgspec.Struct, frozen=True, tag="forget node"):
 
 
 Command = (
-    RegisterNode | CreateTopic | DeleteTopic | TakeProducerIds | ChangeEnsemble | NoteReached | ForgetNode
+    RegisterNode
+    | CreateTopic
+    | DeleteTopic
+    | TakeProducerIds
+    | ChangeEnsemble
+    | NoteReached
+    | ForgetNode
+    | shards.WriteShard
 )
 
 
@@ -163,6 +171,8 @@ class _State(msgspec.Struct):
     replaced: dict[int, tuple[int, ...]] = {}
     """The incarnations that each node was registered with before, the newest last. None of them comes back.
     A node that is in here and is not registered was forgotten."""
+    shards: shards.Shards = {}
+    """What operators keep, by partition."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -244,6 +254,10 @@ class Metadata:
             if any(member.node == node for member in topic.holders(number))
         ]
 
+    def shard(self, partition: Partition) -> shards.Stored | None:
+        """What an operator has written of it last."""
+        return self._state.shards.get(partition)
+
     def partitions_count(self) -> int:
         return sum(len(topic.ensembles) for topic in self._state.topics.values())
 
@@ -282,6 +296,8 @@ class Metadata:
             return self._change(command, offset)
         if isinstance(command, NoteReached):
             return self._reached(command)
+        if isinstance(command, shards.WriteShard):
+            return shards.write(self._state.shards, command, offset)
         if isinstance(command, ForgetNode):
             return self._forget(command)
         state = self._state

@@ -399,14 +399,16 @@ class Node:
 
     def log_base(self, partition: Partition) -> int:
         """The offset just below the first one kept."""
-        return self.host.hosted[partition].replica.log.base.offset
+        base: int = self.host.hosted[partition].replica.log.base.offset
+        return base
 
     def commit(self, partition: Partition) -> int:
         return self.host.hosted[partition].commit
 
     def head(self, partition: Partition) -> int:
         """The last offset in the log, settled or not."""
-        return self.host.hosted[partition].replica.log.head.offset
+        head: int = self.host.hosted[partition].replica.log.head.offset
+        return head
 
     def is_leader(self, partition: Partition) -> bool:
         hosted = self.host.hosted.get(partition)

@@ -8,11 +8,14 @@ from random import Random
 
 import msgspec
 
-from quorate.sim.faults import CHANGES, CLOCK_RATES, LEADER, Fault, around, between
+from quorate.sim.faults import CHANGES, CLOCK_RATES, LEADER, ORDERS, Fault, around, between
 from quorate.sim.harm import Harm
 from quorate.sim.invariants import Invariants
 from quorate.sim.network import CALM
+from quorate.sim.operators import Operators
+from quorate.sim.planner import Planner
 from quorate.sim.steward import Steward
+from quorate.sim.trouble import Trouble
 from quorate.sim.world import RESTART_SECONDS, World
 
 
@@ -34,16 +37,33 @@ class Toll(msgspec.Struct):
     changes_settled: int = 0
     transfers: int = 0
     transfers_settled: int = 0
+    operators_crashed: int = 0
+    rumours: int = 0
+    """Operators were told of a node that it is gone, and it was not."""
+    store_troubles: int = 0
 
 
 class Chaos:
-    def __init__(self, world: World, faults: Sequence[Fault], invariants: Invariants | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        faults: Sequence[Fault],
+        invariants: Invariants | None = None,
+        operators: Operators | None = None,
+    ) -> None:
         self.world = world
         self.faults = faults
         self.invariants = invariants
         self.toll = Toll()
         self.harm = Harm(world, self.toll, invariants)
-        self.steward = Steward(world, self.toll, invariants)
+        self.steward = (
+            Steward(world, self.toll, invariants)
+            if operators is None
+            else Planner(operators, self.toll, invariants)
+        )
+        self.trouble = (
+            Trouble(operators, self.toll, self._later, self._cut) if operators is not None else None
+        )
         self.healed = False
         self._storms = 0
         self._full: dict[int, int] = {}
@@ -67,11 +87,14 @@ class Chaos:
             "wipe": self._wipe,
             "transfer": self.steward.strike,
             **{f"change-{way}": self.steward.strike for way in CHANGES},
+            **{f"order-{way}": self.steward.strike for way in ORDERS},
+            **(self.trouble.kinds if self.trouble is not None else {}),
         }
         self.harm.keep_down = self._keep_down
         world.on_stop = lambda number: self._keep_down(number, world.tunables.pace_s)
 
     def begin(self) -> None:
+        self.steward.begin()
         for fault in self.faults:
             self.world.after(fault.at - self.world.now, self._strike, fault)
 
@@ -110,7 +133,7 @@ class Chaos:
 
     def _isolate(self, fault: Fault) -> None:
         for number in self._targets(fault):
-            self._cut(around(fault.kind, number, self.world.setup.nodes), fault.seconds)
+            self._cut(around(fault.kind, number, self.world.setup.everybody), fault.seconds)
 
     def _strand(self, fault: Fault) -> None:
         """A leader is cut off together with as many others as are still a minority."""
@@ -118,7 +141,7 @@ class Chaos:
         for number in self._targets(fault):
             others = [other for other in nodes if other != number]
             group = (number, *Random(fault.chance).sample(others, max(0, (len(nodes) - 1) // 2 - 1)))
-            self._cut(between(group, nodes), fault.seconds)
+            self._cut(between(group, self.world.setup.everybody), fault.seconds)
 
     def _cut(self, links: tuple[tuple[int, int], ...], seconds: float) -> None:
         self.toll.partitions += 1
@@ -151,6 +174,9 @@ class Chaos:
 
     def _crash(self, fault: Fault) -> None:
         for number in self._targets(fault):
+            if self.trouble is not None and number in self.world.setup.operators:
+                self.trouble.crash(number, fault.seconds)
+                continue
             if self.world.crash(number):
                 self.toll.crashes += 1
             self._keep_down(number, fault.seconds)
@@ -185,6 +211,9 @@ class Chaos:
 
     def _pause(self, fault: Fault) -> None:
         for number in self._targets(fault):
+            if self.trouble is not None and number in self.world.setup.operators:
+                self.trouble.pause(number, fault.seconds)
+                continue
             self.toll.pauses += 1
             self.world.pause(number, fault.seconds)
 
@@ -272,6 +301,8 @@ class Chaos:
             if node.host is None:
                 self.world.start(number)
         self.world.on_stop = self._restart_soon
+        if self.trouble is not None:
+            self.trouble.heal()
 
     def _restart_soon(self, number: int) -> None:
         def start(_: None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from quorate.sim import draw_ink as ink
 from quorate.sim.draw_lanes import Look, lane_piece, looks, pill
-from quorate.sim.draw_moments import UNKNOWN, Sort, State
+from quorate.sim.draw_moments import OPERATOR_FIRST, UNKNOWN, Sort, State, name_of
 from quorate.sim.draw_sheet import HEADS_HEIGHT, LINE, MARGIN, Sheet
 from quorate.sim.draw_story import Row
 from quorate.sim.draw_words import FAULT_MARKS, check_of
@@ -95,7 +95,7 @@ def themes(sheet: Sheet) -> Iterator[tuple[str, list[tuple[Sample, str]]]]:
     some = epochs[-1] if epochs else 1
     sorts = [sort for row in shown(sheet) for sort in sheet.story.moments[row.first].sorts]
     yield "Colours", [(epoch_sample(epoch), f"epoch {epoch}") for epoch in epochs[-EPOCHS_SHOWN_MAX:]]
-    yield "Lines", list(line_samples(some, sorts))
+    yield "Lines", list(line_samples(some, sorts, operated=max(sheet.lanes, default=0) >= OPERATOR_FIRST))
     yield "Arrows", list(arrow_samples(some, clients=sheet.has_clients))
     yield (
         "Beside a line",
@@ -111,11 +111,16 @@ def themes(sheet: Sheet) -> Iterator[tuple[str, list[tuple[Sample, str]]]]:
         yield "Marks", marks
 
 
-def line_samples(epoch: int, sorts: list[Sort]) -> Iterator[tuple[Sample, str]]:
+def line_samples(epoch: int, sorts: list[Sort], *, operated: bool) -> Iterator[tuple[Sample, str]]:
     yield lane_sample(Look("leader", epoch)), "leader"
-    yield lane_sample(Look("candidate", epoch)), "candidate: asks for votes"
     yield lane_sample(Look("follower", epoch)), "follower"
-    yield lane_sample(Look("learner", epoch)), "learner (does not count), or not known yet"
+    if operated:
+        yield lane_sample(Look("fenced", epoch)), "fenced: takes no part until it is told to"
+        yield lane_sample(Look("operator", epoch)), "operator: fences, elects and reconfigures"
+        yield lane_sample(Look("", epoch)), "not known yet"
+    else:
+        yield lane_sample(Look("candidate", epoch)), "candidate: asks for votes"
+        yield lane_sample(Look("learner", epoch)), "learner (does not count), or not known yet"
     if Sort.CRASHED in sorts or Sort.POWER_LOST in sorts:
         yield lane_sample(Look(condition="down")), "down"
     if Sort.PAUSED in sorts:
@@ -202,9 +207,13 @@ def lane_heads(sheet: Sheet) -> str:
     if sheet.has_clients:
         parts.append(name_box(sheet.client_x, y, "clients", 60))
     for node, x in sheet.lanes.items():
-        parts.append(name_box(x, y, f"n{node}", 46))
+        parts.append(name_box(x, y, name_of(node), name_width(node)))
     parts.append(ink.words(sheet.words_x, y + 4, "What happened", "bold big"))
     return "".join(parts)
+
+
+def name_width(node: int) -> float:
+    return 46 if node < OPERATOR_FIRST else 92
 
 
 def name_box(x: float, y: float, text: str, wide: float, fill: str = ink.INK) -> str:
@@ -227,8 +236,8 @@ def ending(sheet: Sheet, violation: str | None) -> tuple[float, str]:
     parts = []
     for node, state in last_states(sheet).items():
         x = sheet.lanes[node]
-        guilty = re.search(rf"\bn{node}\b", violation or "") is not None
-        parts.append(name_box(x, y, f"n{node}", 46, ink.ALARM if guilty else ink.INK))
+        guilty = re.search(rf"\b(n|operator ){node}\b", violation or "") is not None
+        parts.append(name_box(x, y, name_of(node), name_width(node), ink.ALARM if guilty else ink.INK))
         down = "down; was " if looks(sheet, node)[-1][1].condition == "down" else ""
         lines = [f"{down}{state.role} e{state.epoch}", state.log, state.settled, state.notes]
         for place, text in enumerate(text for text in lines if text and state != UNKNOWN):

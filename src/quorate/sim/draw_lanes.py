@@ -9,7 +9,17 @@ import msgspec
 
 from quorate.sim import draw_ink as ink
 from quorate.sim.draw_links import cut_rails, rail_words
-from quorate.sim.draw_moments import UNKNOWN, Arrival, Journey, Moment, Sort, State, links_of, split_orders
+from quorate.sim.draw_moments import (
+    UNKNOWN,
+    Arrival,
+    Journey,
+    Moment,
+    Sort,
+    State,
+    links_of,
+    name_of,
+    split_orders,
+)
 from quorate.sim.draw_sheet import LINE, MARGIN, NAMES_HEIGHT, Label, Sheet, Spot
 from quorate.sim.draw_words import FAULT_MARKS, kind_of
 
@@ -138,6 +148,10 @@ def lane_piece(x: float, top: float, bottom: float, look: Look) -> str:
 def lane_stroke(role: str) -> dict[str, str | float]:
     if "leader" in role:
         return {"stroke_width": 9.0}
+    if role == "operator":
+        return {"stroke_width": 5.0, "stroke_dasharray": "1 4"}
+    if role == "fenced":
+        return {"stroke_width": 2.5, "stroke_dasharray": "8 4"}
     if "candidate" in role:
         return {"stroke_width": 5.0, "stroke_dasharray": "5 3"}
     if "learner" in role or not role:
@@ -173,14 +187,16 @@ def sender_epoch(sheet: Sheet, journey: Journey) -> int:
     return sheet.story.moments[journey.sent].after.epoch if journey.sent is not None else 0
 
 
+def way_of(journey: Journey) -> str:
+    return f"{name_of(journey.sender)} → {name_of(journey.receiver)}"
+
+
 def message(sheet: Sheet, journey: Journey, arrival: Arrival) -> str:
     x1, x2, y1 = ends_of(sheet, journey)
     y2 = sheet.y_of(arrival.place)
     colour = ink.colour_of(sender_epoch(sheet, journey))
     fate = "lost on the way" if arrival.lost else "received"
-    tip = (
-        f"n{journey.sender} → n{journey.receiver}: {journey.text or 'a message'} (#{journey.number}), {fate}"
-    )
+    tip = f"{way_of(journey)}: {journey.text or 'a message'} (#{journey.number}), {fate}"
     if not arrival.lost:
         return ink.arrow(x1, y1, x2, y2, colour=colour, tip=tip)
     share = 0.6 if y2 - y1 < 3 * LINE else 0.85
@@ -191,7 +207,7 @@ def message(sheet: Sheet, journey: Journey, arrival: Arrival) -> str:
 def underway(sheet: Sheet, journey: Journey) -> str:
     """A message that has neither arrived nor been lost when the story ends."""
     x1, x2, y1 = ends_of(sheet, journey)
-    tip = f"n{journey.sender} → n{journey.receiver}: {journey.text} (#{journey.number}), still on its way"
+    tip = f"{way_of(journey)}: {journey.text} (#{journey.number}), still on its way"
     middle = x1 + 0.45 * (x2 - x1)
     y2 = min(y1 + 2 * LINE, sheet.bottom)
     colour = ink.colour_of(sender_epoch(sheet, journey))
@@ -232,7 +248,7 @@ def lane_names(sheet: Sheet, y: float) -> Iterator[str]:
     """The names of the lanes, in passing."""
     for node, x in sheet.lanes.items():
         yield ink.rectangle(x - 15, y - 9, 30, 18, rx=5, fill="#e4e9ee") + ink.words(
-            x, y + 4, f"n{node}", "bold middle"
+            x, y + 4, name_of(node), "bold middle"
         )
 
 

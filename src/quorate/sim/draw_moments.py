@@ -110,7 +110,10 @@ def sort_of_verb(verb: str) -> Sort:
 
 
 UNSET = re.compile(r" \w+_\w+ -1\b")
-REFUSAL = re.compile(r"^([a-z]+-response)(?= epoch \d+\b(?! (?:accepted|granted) yes))")
+REFUSAL = re.compile(
+    r"^(?!fence|truncate|still|add-follower)([a-z-]+-response)"
+    r"(?= epoch \d+\b(?! (?:accepted|granted|leads|prepared) yes))"
+)
 
 
 def plain(happening: Happening) -> str:
@@ -155,6 +158,14 @@ def links_of(happening: Happening) -> list[tuple[int, int]]:
     return found
 
 
+OPERATOR_FIRST = 101
+"""Whoever has such a number, or a higher one, is no node."""
+
+
+def name_of(number: int) -> str:
+    return f"n{number}" if number < OPERATOR_FIRST else f"operator {number - OPERATOR_FIRST + 1}"
+
+
 class State(msgspec.Struct, frozen=True, gc=False):
     """A replica's one line, taken apart. What a line does not say stays empty."""
 
@@ -186,7 +197,8 @@ LOG = re.compile(r"\blog (-?\d+)\.\.(-?\d+)")
 EMPTY_LOG = re.compile(r"\blog (?:empty|none|-)(?: after \d+-(\d+))?")
 COMMIT = re.compile(r"\bcommit (-?\d+)")
 ROLE = re.compile(r"^(?:n\d+\s+)?(?!log\b|commit\b)([a-z][a-z-]*)\b")
-NOTES = re.compile(r"\b(?:faulty|owes) \S+")
+NOTES = re.compile(r"\b(?:faulty|owes) \S+|(?<=^operator )[a-z]+|\b(?:election|steady) .*")
+"""Of a replica its damage; of an operator what it does, and what it knows of its shard."""
 
 
 def state_of(line: str) -> State:

@@ -221,4 +221,5 @@ def labels_of(moment: Moment) -> Iterator[Label]:
     if runs and (before.first, before.last, before.commit) != (after.first, after.last, after.commit):
         yield Label(tuple(runs))
     if after.notes != before.notes:
-        yield Label(((after.notes or "whole again", "alarm" if after.notes else "bold"),))
+        calm = not after.notes or after.role == "operator"
+        yield Label(((after.notes or "whole again", "bold" if calm else "alarm"),))

@@ -21,7 +21,9 @@ GAP_MOMENTS_MIN = 3
 ALIKE_MAX = 3
 """Of turns that look the same, so many are shown; a full disk can refuse a thousand times."""
 TELLING_WORDS = re.compile(
-    "vote|elect|reject|refus|conflict|snapshot-chunk|repair|damage|want-|have-|fence|stale", re.IGNORECASE
+    "vote|elect|reject|refus|conflict|snapshot-chunk|repair|damage|want-|have-|fence|stale"
+    "|become-|add-follower|truncate-|reconfiguration-|snapshot-re|write-shard",
+    re.IGNORECASE,
 )
 """A message with one of these is worth a row though it changed nothing."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from quorate.core.coordinated import invariants as coordinated_invariants
+from quorate.core.coordinated import operator_invariants
 from quorate.core.raft import invariants as raft_invariants
 from quorate.sim import invariants, oracle, steward
 from quorate.sim.draw_moments import (
@@ -14,6 +16,7 @@ from quorate.sim.draw_moments import (
     Sort,
     State,
     links_of,
+    name_of,
     plain,
     split_orders,
 )
@@ -36,7 +39,7 @@ FAULT_MARKS = {
 }
 
 
-CHECKS = (invariants, oracle, steward, raft_invariants)
+CHECKS = (invariants, oracle, steward, raft_invariants, coordinated_invariants, operator_invariants)
 """Their docstrings say what each invariant is about."""
 CHECK = re.compile(r"^(?:- |\| )([a-z][a-z, -]*?)(?:: | \| )((?:[^|\n]|\n  )+)", re.MULTILINE)
 
@@ -53,7 +56,7 @@ def check_of(violation: str) -> str:
 
 def narrate(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
     """One row in words: who, what happened, and what it changed."""
-    who = f"n{moment.node} " if moment.node else "network " if moment.sorts[0] in LINKS else "world "
+    who = f"{name_of(moment.node)} " if moment.node else "network " if moment.sorts[0] in LINKS else "world "
     runs: list[Run] = [(who, "bold")]
     parts = [part for part in phrases(moment, journeys) if part[0]]
     if moment.changes:
@@ -72,7 +75,7 @@ def phrases(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
     sends: dict[str, list[str]] = {}
     for happening, sort in moment.pairs:
         if sort is Sort.SENT:
-            target = f"n{happening.peer}" + fate_of(happening, journeys)
+            target = name_of(happening.peer) + fate_of(happening, journeys)
             sends.setdefault(plain(happening), []).append(target)
         elif sort is Sort.ANSWERED:
             answers.append(happening.text or "done")
@@ -105,13 +108,13 @@ def style_of(sort: Sort) -> str:
 def phrase(happening: Happening, sort: Sort) -> str:
     text = split_orders(happening)[0]
     if sort is Sort.RECEIVED:
-        return f"received {text or 'a message'} from n{happening.peer}"
+        return f"received {text or 'a message'} from {name_of(happening.peer)}"
     if sort is Sort.PROPOSED:
         return f"was asked by a client: {text}" if text else "was asked by a client"
     if sort in LINKS:
         text = link_words(links_of(happening)) or text
     elif happening.peer:
-        text = f"n{happening.peer} {text}".strip()
+        text = f"{name_of(happening.peer)} {text}".strip()
     return f"{happening.what}: {text}" if text else happening.what
 
 
@@ -120,9 +123,9 @@ def link_words(links: list[tuple[int, int]]) -> str:
     said = []
     for source, target in links:
         if (target, source) not in links:
-            said.append(f"n{source} → n{target}")
+            said.append(f"{name_of(source)} → {name_of(target)}")
         elif source < target:
-            said.append(f"n{source} ↔ n{target}")
+            said.append(f"{name_of(source)} ↔ {name_of(target)}")
     return ", ".join(said)
 
 
@@ -192,7 +195,9 @@ def count_words(count: int, thing: str) -> str:
 
 def is_heartbeat(text: str) -> bool:
     """Entries asked to be appended, without any entries, and not to find out where logs part either."""
-    return text.startswith("append-entries") and not re.search(r" headers | frames|search yes", text)
+    return text.startswith(("append-entries", "add-entry-request")) and not re.search(
+        r" headers | frames|search yes", text
+    )
 
 
 def time_words(seconds: float) -> str:

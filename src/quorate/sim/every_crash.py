@@ -27,6 +27,7 @@ from quorate.sim.disk import SimDiskSettings
 from quorate.sim.healing import Healing
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Fate, Oracle
+from quorate.sim.steward import Steward
 from quorate.sim.tunables import Tunables
 from quorate.sim.workload import Manners, Workload
 from quorate.sim.world import Setup, World
@@ -74,6 +75,12 @@ class Stage:
         for number in self.world.nodes:
             self.world.start(number)
         self.until(lambda: bool(self.world.leaders(0)), "nobody leads")
+
+    @property
+    def steward(self) -> Steward:
+        steward = self.chaos.steward
+        assert isinstance(steward, Steward)
+        return steward
 
     @property
     def leader(self) -> int:
@@ -143,14 +150,14 @@ def _change(stage: Stage) -> None:
     leader = stage.leader
     ensemble = tuple(Member(number, 1) for number in stage.world.nodes if number != leader)
     stage.propose()
-    stage.chaos.steward.change(leader, 0, ensemble=ensemble)
+    stage.steward.change(leader, 0, ensemble=ensemble)
     stage.propose()
 
 
 def _transfer(stage: Stage) -> None:
     leader = stage.leader
     stage.propose()
-    stage.chaos.steward.transfer(leader, 0, to=leader % 3 + 1)
+    stage.steward.transfer(leader, 0, to=leader % 3 + 1)
 
 
 def _stop_one(stage: Stage) -> None:
@@ -171,7 +178,7 @@ def _is_over(stage: Stage) -> bool:
     commit = stage.invariants.settled[0].commit
     members = stage.invariants.membership(0).members
     copies = [stage.world.hosted(member.node, 0) for member in sorted(members)]
-    return not stage.chaos.steward.waiting and all(
+    return not stage.steward.waiting and all(
         copy is not None and copy.commit == copy.replica.log.head.offset == commit for copy in copies
     )
 

@@ -7,7 +7,10 @@ Copies that are lost for good (wiped disks, damaged bytes) hit only *unlucky* no
 of any partition's voters: nobody can promise more. Everything else may hit everybody, at the same time too.
 
 Commands are faults, too, as far as a world is concerned: the profile `membership` changes ensembles and moves
-leadership at random moments (steward.py decides on the spot what is asked of whom).
+leadership at random moments (steward.py and planner.py decide on the spot what is asked of whom).
+
+Where there are operators, they crash, stand still and are cut off like nodes. The profile `operator` goes for
+them and for their store (trouble.py); it is not one of `all`, since most protocols have none.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from quorate.sim.network import Weather
 
 LEADER = 0
 """Instead of a node's number: whoever leads some partition at that moment."""
+ANY_OPERATOR = -1
+"""Instead of an operator's number: one of them."""
 
 
 class Fault(msgspec.Struct, frozen=True, gc=False):
@@ -38,7 +43,8 @@ class Fault(msgspec.Struct, frozen=True, gc=False):
     """A seed of its own for what it decides on the spot: which byte, which leader."""
 
     def __str__(self) -> str:
-        who = " ".join("leader" if node == LEADER else f"n{node}" for node in self.nodes)
+        named = {LEADER: "leader", ANY_OPERATOR: "operator"}
+        who = " ".join(named.get(node, f"n{node}") for node in self.nodes)
         links = " ".join(f"{source}>{target}" for source, target in self.links)
         amount = f" {self.amount:.3f}" if self.amount else ""
         seconds = f" for {self.seconds:.3f}s" if self.seconds else ""
@@ -55,6 +61,13 @@ class Place(msgspec.Struct, frozen=True):
     """The election time-out: what is short and what is long is measured in it."""
     ends: float
     """No fault begins later."""
+    protocol: str = "raft"
+    operators: tuple[int, ...] = ()
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Whoever can crash, stand still, or be cut off."""
+        return self.nodes + self.operators
 
 
 def schedule(seed: int, profiles: tuple[str, ...], place: Place) -> tuple[Fault, ...]:
@@ -87,13 +100,12 @@ def parse_profiles(text: str) -> tuple[str, ...]:
     if text == "none":
         return ()
     names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if "all" in names:
-        return tuple(PROFILES)
     for name in names:
-        if name not in PROFILES:
+        if name not in (*PROFILES, "all"):
             known = ", ".join(PROFILES)
             raise ValueError(f"there is no fault profile {name!r}; there are: all, none, {known}")
-    return tuple(name for name in PROFILES if name in names)
+    everything = "all" in names
+    return tuple(name for name in PROFILES if name in names or (everything and name != "operator"))
 
 
 # ---- moments and lengths ----
@@ -123,10 +135,10 @@ def one_or_more(rng: Random, nodes: tuple[int, ...], *, leader: float, everyone:
 def network(rng: Random, place: Place) -> list[Fault]:
     """Links cut in every shape, leaders cut off, and storms: messages are lost, doubled, late and old."""
     faults: list[Fault] = []
-    if len(place.nodes) < 2:
+    if len(place.processes) < 2:
         return faults
     for at in moments(rng, place, rng.randint(1, 6)):
-        links = shape(rng, place.nodes)
+        links = shape(rng, place.processes)
         seconds = length(rng, place, least=0.5, most=10.0)
         if rng.random() < 0.25:
             beat = seconds / 8
@@ -192,7 +204,7 @@ def crash(rng: Random, place: Place) -> list[Fault]:
         Fault(
             at,
             "crash",
-            nodes=one_or_more(rng, place.nodes, leader=0.35, everyone=0.15),
+            nodes=one_or_more(rng, place.processes, leader=0.35, everyone=0.15),
             seconds=length(rng, place, least=0.05, most=6.0),
             chance=rng.getrandbits(32),
         )
@@ -220,7 +232,7 @@ def pause(rng: Random, place: Place) -> list[Fault]:
         Fault(
             at,
             "pause",
-            nodes=one_or_more(rng, place.nodes, leader=0.6, everyone=0.05),
+            nodes=one_or_more(rng, place.processes, leader=0.6, everyone=0.05),
             seconds=length(rng, place, least=0.2, most=8.0),
             chance=rng.getrandbits(32),
         )
@@ -335,6 +347,8 @@ CHANGES = (
 
 def membership(rng: Random, place: Place) -> list[Fault]:
     """Ensembles change, by one or by many, and leadership moves; in quick succession, and at wrong nodes, too."""
+    if place.operators:
+        return orders(rng, place)
     faults: list[Fault] = []
     for at in moments(rng, place, rng.randint(2, 8)):
         times = rng.choice((1, 1, 1, 2, 3))
@@ -345,6 +359,63 @@ def membership(rng: Random, place: Place) -> list[Fault]:
             kind = "transfer" if rng.random() < 0.3 else f"change-{rng.choice(CHANGES)}"
             node = rng.choice(place.nodes) if astray else LEADER
             faults.append(Fault(at + turn * apart, kind, nodes=(node,), chance=rng.getrandbits(32)))
+    return faults
+
+
+ORDERS = (
+    "swap",
+    "swap",
+    "swap",
+    "expand",
+    "expand",
+    "contract",
+    "contract",
+    "renew",
+    "hang",
+    "nonsense",
+    "move",
+    "call-off",
+    "call-off",
+)
+"""What can be ordered of operators: planner.py knows what each of them means."""
+
+
+def orders(rng: Random, place: Place) -> list[Fault]:
+    """The same where operators reconfigure, one step at a time."""
+    faults: list[Fault] = []
+    for at in moments(rng, place, rng.randint(3, 10)):
+        apart = 0.0 if rng.random() < 0.3 else length(rng, place, least=0.02, most=3.0)
+        for turn in range(rng.choice((1, 1, 2, 3))):
+            kind = f"order-{rng.choice(ORDERS)}"
+            faults.append(Fault(at + turn * apart, kind, nodes=(ANY_OPERATOR,), chance=rng.getrandbits(32)))
+    return faults
+
+
+FUSE_MAX = 12
+
+
+def operator(rng: Random, place: Place) -> list[Fault]:
+    """Operators die, mostly between two steps, stand still and come back; rumours; the store is slow or silent."""
+    faults: list[Fault] = []
+
+    def throw(kind: str, count: int, *, least: float, most: float, amount: float = 0.0) -> None:
+        for at in moments(rng, place, count):
+            seconds = length(rng, place, least=least, most=most)
+            chance = rng.getrandbits(32)
+            faults.append(
+                Fault(at, kind, nodes=(ANY_OPERATOR,), seconds=seconds, amount=amount, chance=chance)
+            )
+
+    if not place.operators:
+        return faults
+    throw("operator-crash", rng.randint(0, 4), least=0.05, most=6.0)
+    for _ in range(rng.randint(2, 10)):
+        throw("operator-fuse", 1, least=0.05, most=4.0, amount=rng.randint(0, FUSE_MAX))
+    throw("operator-pause", rng.randint(1, 5), least=0.2, most=10.0)
+    throw("operator-rumour", rng.randint(0, 8), least=0.1, most=0.1)
+    throw("operator-strand", rng.randint(0, 3), least=1.0, most=20.0)
+    throw("store-slow", rng.randint(0, 3), least=0.5, most=6.0, amount=rng.choice((5.0, 20.0, 100.0)))
+    throw("store-silent", rng.randint(0, 4), least=0.2, most=6.0)
     return faults
 
 
@@ -360,4 +431,5 @@ PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     "slow-disk": slow_disk,
     "wipe": wipe,
     "membership": membership,
+    "operator": operator,
 }

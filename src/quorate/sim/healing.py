@@ -22,6 +22,7 @@ from quorate.host import Hosted
 from quorate.sim.chance import stream
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Fate, Oracle
+from quorate.sim.planner import Planner
 from quorate.sim.steward import Steward
 from quorate.sim.workload import Workload
 from quorate.sim.world import World
@@ -37,7 +38,12 @@ PRODUCER_ID = 1 << 20
 
 class Healing:
     def __init__(
-        self, world: World, workload: Workload, oracle: Oracle, invariants: Invariants, steward: Steward
+        self,
+        world: World,
+        workload: Workload,
+        oracle: Oracle,
+        invariants: Invariants,
+        steward: Steward | Planner,
     ) -> None:
         self.world = world
         self.steward = steward
@@ -50,7 +56,11 @@ class Healing:
     def run(self) -> None:
         self._wait("no fresh proposal settles", self._proposals())
         self._wait("batches of producers do not settle", self.workload.insist(self.pace * 1.5))
-        if self.world.setup.outsiders:
+        if self.world.setup.operators:
+            self._wait("changes do not come to an end", self.steward.settle_down())
+            self._wait("who came back is not taken in", self.steward.renew())
+            self._wait("eventually-reconfiguration-completes", self.steward.settle_down())
+        elif self.world.setup.outsiders:
             self._wait("changes do not come to an end", self.steward.settle_down())
             if stream(self.world.setup.seed, "renewing").random() < 0.5:
                 self._wait("who came back is not taken in", self.steward.renew())
@@ -77,15 +87,9 @@ class Healing:
         """(partition, node, replica) of every copy that counts or follows in the end."""
         return [
             (partition, number, self.world.hosted(number, partition))
-            for partition, holders in enumerate(self.world.setup.holders)
-            for number in self._members(partition, holders)
+            for partition in range(len(self.world.partitions))
+            for number in self.steward.members(partition)
         ]
-
-    def _members(self, partition: int, holders: tuple[int, ...]) -> tuple[int, ...]:
-        if not self.world.setup.outsiders:
-            return holders
-        members = self.invariants.membership(partition).members
-        return tuple(sorted({member.node for member in members}))
 
     def _states(self) -> list[str]:
         return [
@@ -99,7 +103,7 @@ class Healing:
 
     def _proposals(self) -> Callable[[], list[str]]:
         """Proposes to every partition until somebody settles it."""
-        probes = [Probe(self, partition) for partition in range(len(self.world.partitions))]
+        probes = [Probe(self, partition) for partition in self.world.setup.shards]
         for probe in probes:
             probe.propose(None)
         return lambda: [f"p{probe.partition}" for probe in probes if not probe.settled]
@@ -180,6 +184,8 @@ class Healing:
             self.world.fetch(number, partition, first, READ_BYTES, done)
 
         for partition, number, hosted in self._copies():
+            if partition not in self.world.setup.shards:
+                continue  # What clients never wrote to.
             assert hosted is not None
             self.oracle.lost_below(partition, hosted.replica.log.head.offset, f"n{number}")
             read_on(number, partition, hosted.replica.log.base.offset + 1, hosted.commit)

@@ -183,6 +183,7 @@ class Invariants:
             self._settle(shadow, replica, replica.commit)
         if self.room is not None:
             self.room.stepped(self, shadow, replica, event, effects)
+        led = shadow.role == "leader"
         if replica.epoch != shadow.epoch:
             if replica.epoch < shadow.epoch:
                 raise Violated(
@@ -194,6 +195,7 @@ class Invariants:
         if role != shadow.role:
             shadow.role = role
             if role == "leader":
+                self.elections += not led  # A leader may go on in another epoch.
                 self._elected(shadow, replica)
 
     def _is_another(self, shadow: Shadow, replica: Any) -> bool:
@@ -212,8 +214,9 @@ class Invariants:
         if shadow.replica is not None:
             self._nothing_lost(shadow, replica, event)
         shadow.replica = replica
-        if self._born[shadow.partition] is None:
-            self._born[shadow.partition] = Membership(replica.config.voters, replica.config.learners)
+        voters = getattr(replica.config, "voters", None)  # Otherwise who counts is not a matter of the log.
+        if voters is not None and self._born[shadow.partition] is None:
+            self._born[shadow.partition] = Membership(voters, replica.config.learners)
         shadow.orders.clear()
         shadow.issued = shadow.persisted = 0
         shadow.head = shadow.durable = recovered.head
@@ -457,7 +460,6 @@ class Invariants:
             self.room.settled(self, shadow, replica, offset)
 
     def _elected(self, shadow: Shadow, replica: Any) -> None:
-        self.elections += 1
         leaders = self.leaders[shadow.partition]
         other = leaders.setdefault(replica.epoch, shadow.node)
         if other != shadow.node:

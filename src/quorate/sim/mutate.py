@@ -61,6 +61,8 @@ class Mutant(msgspec.Struct, frozen=True):
     overrides: dict[str, int | float]
     """Tunables by name."""
     changes: tuple[patching.Change, ...]
+    protocol: str = "raft"
+    """In whose worlds it is hunted."""
 
 
 class Caught(msgspec.Struct, frozen=True):
@@ -91,7 +93,7 @@ def describe(name: str, where: Path | None = None) -> Mutant:
 
 
 NEEDED = ("mutant", "does", "origin", "caught by", "seed", "faults", "nodes")
-OPTIONAL = ("learners", "set")
+OPTIONAL = ("learners", "set", "protocol")
 
 
 def _described(where: str, preamble: str, changes: tuple[patching.Change, ...]) -> Mutant:
@@ -124,6 +126,7 @@ def _described(where: str, preamble: str, changes: tuple[patching.Change, ...]) 
         learners,
         overrides,
         changes,
+        fields.get("protocol", "raft"),
     )
 
 
@@ -152,8 +155,8 @@ which is planted into a copy of the code, never into the code itself; then the s
 the invariant that should. `quorate mutants NAME` does that. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to
 add one.
 
-| mutant | what it does | origin | caught by | seed | faults | nodes |
-| --- | --- | --- | --- | --- | --- | --- |
+| mutant | what it does | origin | caught by | protocol | seed | faults | nodes |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -162,8 +165,8 @@ def page() -> str:
     rows = []
     for mutant in map(describe, names()):
         nodes = f"{mutant.nodes}" + (f" + {mutant.learners}" if mutant.learners else "")
-        cells = (mutant.name, mutant.does, mutant.origin, ", ".join(mutant.caught_by), str(mutant.seed))
-        rows.append(f"| {' | '.join(cells)} | {mutant.faults} | {nodes} |\n")
+        cells = (mutant.name, mutant.does, mutant.origin, ", ".join(mutant.caught_by), mutant.protocol)
+        rows.append(f"| {' | '.join(cells)} | {mutant.seed} | {mutant.faults} | {nodes} |\n")
     return PAGE_HEAD + "".join(rows)
 
 
@@ -241,7 +244,7 @@ def story(name: str, seed: int | None = None, *, shrink: bool = False) -> list[H
 
 def _request(mutant: Mutant, seeds: Sequence[int], *, trace: bool = False, shrink: bool = False) -> Request:
     settings = mutant.faults, mutant.nodes, mutant.learners, mutant.overrides
-    return Request(tuple(seeds), *settings, trace, shrink)
+    return Request(tuple(seeds), *settings, trace, shrink, mutant.protocol)
 
 
 def _run(directory: Path, request: Request) -> list[Found]:

@@ -33,6 +33,7 @@ class Request(msgspec.Struct, frozen=True):
     """With everything that happened."""
     shrink: bool = False
     """A violation's story is made shorter before it is told."""
+    protocol: str = "raft"
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -53,7 +54,12 @@ def run(request: Request, seed: int) -> Found:
     from quorate.sim.shrink import shrink
 
     plan = Plan(
-        seed, "raft", parse_profiles(request.faults), request.nodes, request.learners, request.overrides
+        seed,
+        request.protocol,
+        parse_profiles(request.faults),
+        request.nodes,
+        request.learners,
+        request.overrides,
     )
     if request.shrink:
         shorter = shrink(plan, runs_max=SHRINK_RUNS_MAX)

@@ -8,28 +8,36 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from quorate.core.coordinated import Shard
+from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.invariant import Violated
 from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim.chance import stream
 from quorate.sim.chaos import Chaos, Toll
 from quorate.sim.faults import Fault, Place, parse_profiles, schedule, takes_part
+from quorate.sim.group_store import GroupStore
 from quorate.sim.happening import Happening
 from quorate.sim.healing import Healing
 from quorate.sim.invariants import Invariants
+from quorate.sim.operators import FIRST, Operators
 from quorate.sim.oracle import Oracle
+from quorate.sim.rooms import Rooms
+from quorate.sim.store import MemoryStore, Store
 from quorate.sim.trace import Trace
 from quorate.sim.tunables import Tunables, draw
+from quorate.sim.watcher import Watcher
 from quorate.sim.workload import Workload
 from quorate.sim.world import Setup, World
 
 STEPS_MAX = 60_000
 """The safety phase ends after so many steps of replicas, if its time is not over before."""
 NODES_MAX = 9
-ROOMS: dict[str, Callable[[], Any]] = {"raft": RaftInvariants}
+ROOMS: dict[str, Callable[[], Any]] = {"raft": RaftInvariants, "coordinated": CoordinatedInvariants}
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -50,7 +58,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     def command(self) -> str:
         """What a person types to see this run again."""
-        profiles = "all" if self.faults == parse_profiles("all") else ",".join(self.faults) or "none"
+        usual = parse_profiles("all")
+        more = [name for name in self.faults if name not in usual]
+        named = ("all", *more) if set(usual) <= set(self.faults) else self.faults
+        profiles = ",".join(named) or "none"
         parts = [f"quorate sim {self.protocol} --seed {self.seed} --faults {profiles} --nodes {self.nodes}"]
         if self.learners is not None:
             parts.append(f"--learners {self.learners}")
@@ -88,6 +99,10 @@ class Verdict(msgspec.Struct):
     crashes: int = 0
     partitions: int = 0
     damaged: int = 0
+    operators: int = 0
+    """Lives of operators, where there are some."""
+    reconfigurations: int = 0
+    """Changes of an ensemble that were completed."""
     toll: Toll = msgspec.field(default_factory=Toll)
     violations: list[Violation] = []
     happenings: list[Happening] | None = None
@@ -162,7 +177,9 @@ class Run:
         self.trace = Trace() if trace else None
         setup = place_partitions(plan, self.tunables)
         partitions_count = len(setup.voters)
-        self.invariants = Invariants(partitions_count, ROOMS[plan.protocol])
+        room = ROOMS[plan.protocol]()
+        others = {setup.metadata: ROOMS["raft"]()} if setup.metadata >= 0 else {}
+        self.invariants = Invariants(partitions_count, lambda: Rooms(room, others) if others else room)
         self.oracle = Oracle(partitions_count)
         self.world = World(setup, watch=self.invariants, trace=self.trace)
         self.world.on_applied = self.invariants.applied
@@ -172,9 +189,41 @@ class Run:
             self.oracle.leases_hold = False
         else:
             self.invariants.local = self.world.local
-        self.workload = Workload(plan.seed, self.world, self.oracle, self.tunables.manners, setup.holders)
+        holders = tuple(setup.holders[number] for number in setup.shards)
+        self.workload = Workload(plan.seed, self.world, self.oracle, self.tunables.manners, holders)
         self.faults = plan_faults(plan, setup, self.tunables)
-        self.chaos = Chaos(self.world, self.faults, self.invariants)
+        self.operators = self._operators(room) if setup.operators else None
+        self.chaos = Chaos(self.world, self.faults, self.invariants, self.operators)
+
+    def _operators(self, room: CoordinatedInvariants) -> Operators:
+        oversight = self.tunables.oversight
+        store = self._store()
+        operators = Operators(self.world, store)
+
+        def wrote(shard: int, version: int, content: Shard) -> None:
+            room.wrote(self.invariants, shard, version, content)
+            operators.history[shard].append(content)
+
+        store.on_written = wrote
+        operators.on_step = partial(room.operated, self.invariants)
+        Watcher(self.world, operators, store, oversight.suspect_after_s).begin()
+        return operators
+
+    def _store(self) -> Store:
+        group = self.world.setup.metadata
+        latency_s = self.tunables.oversight.store_latency_s
+        if group < 0:
+            return MemoryStore(self.world, latency_s)
+        store = GroupStore(self.world, latency_s)
+
+        def settled(partition: int, offset: int, crc: int) -> None:
+            if partition == group:
+                store.settled(offset, crc)
+            else:
+                self.oracle.settled(partition, offset, crc)
+
+        self.invariants.on_settled = settled
+        return store
 
     def verdict(self) -> Verdict:
         violations: list[Violation] = []
@@ -200,6 +249,8 @@ class Run:
             crashes=self.world.crashes_count,
             partitions=toll.partitions,
             damaged=toll.damaged,
+            operators=self.operators.lives_count if self.operators is not None else 0,
+            reconfigurations=self.operators.reconfigurations_count if self.operators is not None else 0,
             toll=toll,
             violations=violations,
             happenings=self.trace.happenings if self.trace is not None else None,
@@ -209,6 +260,9 @@ class Run:
         until = self.plan.until if self.plan.until is not None else self.tunables.seconds
         for number in self.world.nodes:
             self.world.start(number)
+        if self.operators is not None:
+            for number in self.operators.processes:
+                self.operators.start(number)
         self.chaos.begin()
         self.workload.begin()
         self.world.run(until, STEPS_MAX)
@@ -235,17 +289,51 @@ def place_partitions(plan: Plan, tunables: Tunables) -> Setup:
     nodes = tuple(range(1, plan.nodes + 1))
     drawn = 1 if rng.random() < 0.2 else 0
     learners_count = plan.learners if plan.learners is not None else drawn
+    if plan.protocol == "coordinated":
+        learners_count = 0  # Whoever is not in an ensemble is told nothing there.
     learners = tuple(range(plan.nodes + 1, plan.nodes + learners_count + 1))
     voters = []
     for number in range(tunables.partitions_count):
         size = rng.choice((3, len(nodes))) if number and len(nodes) > 3 else len(nodes)
         voters.append(tuple(sorted(rng.sample(nodes, size))))
-    setup = Setup(plan.seed, tunables, tuple(voters), tuple(learners for _ in voters))
+    setup = Setup(
+        plan.seed,
+        tunables,
+        tuple(voters),
+        tuple(learners for _ in voters),
+        protocol=plan.protocol,
+        operators=place_operators(plan, tunables),
+    )
     if takes_part(plan.seed, "membership", plan.faults):
         setup = with_outsiders(plan, setup)
+    if setup.operators and tunables.oversight.whole:
+        setup = with_metadata(setup)
     unlucky = choose_unlucky(plan.seed, setup)
+    if setup.operators:
+        unlucky = fewer_unlucky(plan, setup, unlucky)
     priorities = choose_priorities(plan.seed, setup.nodes, unlucky)
     return msgspec.structs.replace(setup, unlucky=unlucky, priorities=priorities)
+
+
+def place_operators(plan: Plan, tunables: Tunables) -> tuple[int, ...]:
+    """One is enough, as long as nobody wants to see several compete."""
+    if plan.protocol != "coordinated":
+        return ()
+    several = takes_part(plan.seed, "operator", plan.faults) or "operators_count" in plan.overrides
+    count = tunables.oversight.operators_count if several else 1
+    return tuple(range(FIRST, FIRST + count))
+
+
+def with_metadata(setup: Setup) -> Setup:
+    """The nodes that are there in the beginning replicate the metadata group, too; nobody joins it."""
+    voters = tuple(sorted({node for group in setup.voters for node in group}))
+    return msgspec.structs.replace(
+        setup,
+        voters=(*setup.voters, voters),
+        learners=(*setup.learners, ()),
+        outsiders=(*setup.outsiders, ()) if setup.outsiders else (),
+        metadata=len(setup.voters),
+    )
 
 
 def with_outsiders(plan: Plan, setup: Setup) -> Setup:
@@ -270,6 +358,16 @@ def choose_unlucky(seed: int, setup: Setup) -> tuple[int, ...]:
     return tuple(sorted(unlucky))
 
 
+def fewer_unlucky(plan: Plan, setup: Setup, unlucky: tuple[int, ...]) -> tuple[int, ...]:
+    """Ensembles change by one node at a time: with an unlucky one in each and everybody else unlucky, too, hardly
+    any change would be fair."""
+    if not any(takes_part(plan.seed, name, plan.faults) for name in ("damage", "wipe")):
+        return ()
+    rng = stream(plan.seed, "lucky outsiders")
+    voting = {voter for voters in setup.voters for voter in voters}
+    return tuple(node for node in unlucky if node in voting or rng.random() < 0.3)
+
+
 def choose_priorities(
     seed: int, nodes: tuple[int, ...], unlucky: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
@@ -282,7 +380,8 @@ def choose_priorities(
 
 
 def plan_faults(plan: Plan, setup: Setup, tunables: Tunables) -> tuple[Fault, ...]:
-    place = Place(setup.nodes, setup.unlucky, tunables.pace_s, tunables.seconds * 0.95)
+    ends = tunables.seconds * 0.95
+    place = Place(setup.nodes, setup.unlucky, tunables.pace_s, ends, setup.protocol, setup.operators)
     faults = schedule(plan.seed, plan.faults, place)
     if plan.only is not None:
         faults = tuple(fault for index, fault in enumerate(faults) if index in plan.only)
@@ -305,7 +404,22 @@ class Sum(msgspec.Struct):
     crashes: int = 0
     partitions: int = 0
     damaged: int = 0
+    operators: int | msgspec.UnsetType = msgspec.UNSET
+    """Lives of operators; only of protocols that have some."""
+    reconfigurations: int | msgspec.UnsetType = msgspec.UNSET
     violations: list[Violation] = []
+
+    def add(self, verdict: Verdict) -> None:
+        self.seeds += 1
+        for name in SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(verdict, name))
+        if self.protocol == "coordinated":
+            self.operators = (self.operators or 0) + verdict.operators
+            self.reconfigurations = (self.reconfigurations or 0) + verdict.reconfigurations
+        self.violations += verdict.violations
+
+
+SUMMED = ("events", "acknowledged", "elections", "truncations", "crashes", "partitions", "damaged")
 
 
 def run_seeds(
@@ -321,18 +435,7 @@ def run_seeds(
     began = clock()
     for seed in seeds:
         verdict = run_seed(seed, protocol=protocol, **settings)
-        total.seeds += 1
-        for name in (
-            "events",
-            "acknowledged",
-            "elections",
-            "truncations",
-            "crashes",
-            "partitions",
-            "damaged",
-        ):
-            setattr(total, name, getattr(total, name) + getattr(verdict, name))
-        total.violations += verdict.violations
+        total.add(verdict)
         if progress is not None:
             progress(verdict)
     total.events_per_second = round(total.events / max(clock() - began, 1e-9), 1)

@@ -149,7 +149,8 @@ class _Performance:
     def _named(self, detail: str) -> str:
         """Invariants speak of p0 n2, and know only offsets from 0."""
         cast = self.script.cast
-        told = re.sub(r"\bn(\d+)\b", lambda found: cast.names.get(int(found[1]), "somebody"), detail)
+        told = re.sub(r"\boperator (\d+)\b", r"n\1", detail)
+        told = self._stage.teller.named(told)
         return told.replace("p0 ", "") + (" (offsets from 0)" if cast.origin else "")
 
     def _expect(self, play: Play, statement: Statement) -> str | None:

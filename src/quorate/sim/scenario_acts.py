@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorate.batch import encode_records
+from quorate.core.coordinated.orders import CallOff, MoveLeader, Order, Reconfigure
+from quorate.core.coordinated.shard import Kind
 from quorate.core.effects import Reply
 from quorate.core.events import ReadLevel
 from quorate.sim.scenario_script import ANYBODY, Said
@@ -32,6 +34,7 @@ class Play:
 def elect(play: Play, said: Said) -> None:
     """Let a node's time-out pass; those named miss their leader too, hear and answer it, until it leads."""
     stage, number = play.stage, said.node()
+    _replicas_elect(stage)
     voters = set(said.nodes("VOTER")) if "VOTER" in said else set(stage.nodes)
     _not_leading(stage, number)
     stage.miss_leader(number)
@@ -46,6 +49,7 @@ def elect(play: Play, said: Said) -> None:
 def campaign(play: Play, said: Said) -> None:
     """Let a node's time-out pass once; with voters, who miss their leader too, until it asks for their votes."""
     stage, number = play.stage, said.node()
+    _replicas_elect(stage)
     _not_leading(stage, number)
     before = _stand(stage, number)
     if "VOTER" in said:
@@ -53,8 +57,14 @@ def campaign(play: Play, said: Said) -> None:
 
 
 def miss_leader(play: Play, said: Said) -> None:
+    _replicas_elect(play.stage)
     for number in said.nodes():
         play.stage.miss_leader(number)
+
+
+def _replicas_elect(stage: Stage) -> None:
+    if not stage.cast.room.elections:
+        raise Refused(f"in {stage.cast.room.name} operators choose leaders: tell one that the leader is gone")
 
 
 def _not_leading(stage: Stage, number: int) -> None:
@@ -66,8 +76,6 @@ def _not_leading(stage: Stage, number: int) -> None:
 def _stand(stage: Stage, number: int) -> int:
     """Returns the number of the last message before those of this election."""
     replica = stage.acting(number)
-    if not stage.cast.room.elections:
-        raise Refused(f"in {stage.cast.room.name} leaders are appointed: appoint {stage.name(number)}")
     epoch, before = replica.epoch, stage.messages_count
     if replica.deadline() is None:
         raise Refused(f"{stage.name(number)} is at rest: it suspects nobody")
@@ -111,7 +119,7 @@ def _state(stage: Stage, number: int) -> str:
 
 def appoint(play: Play, said: Said) -> None:
     room = play.stage.cast.room
-    assert room.elections, "appointing comes with the first protocol that appoints"
+    _replicas_elect(play.stage)
     raise Refused(f"in {room.name} replicas elect their leaders: elect {play.stage.name(said.node())}")
 
 
@@ -182,6 +190,46 @@ def transfer(play: Play, said: Said) -> None:
     play.stage.calm()
 
 
+def tell_gone(play: Play, said: Said) -> None:
+    """Whoever knows tells operators that a node is gone, or does not lead though it should."""
+    for number in said.nodes("OPERATOR"):
+        play.stage.acting(number)
+        play.stage.narrator.say(
+            f"{play.stage.name(number)} hears that {play.stage.name(said.node())} is gone"
+        )
+        play.stage.oversight().suspect(number, 0, said.node())
+    play.stage.calm()
+
+
+def order(play: Play, said: Said) -> None:
+    """Order something of an operator. A node that was wiped is meant as it is now where it is to come."""
+    stage, number = play.stage, said.node("OPERATOR")
+    oversight = stage.oversight()
+    answer = _ask(play, number, said.word("NAME"))
+    request = len(play.answers)
+    wanted: Order
+    if "call" in said:
+        wanted = CallOff(request)
+    elif "move" in said:
+        wanted = MoveLeader(request)
+    else:
+        kind = Kind.SWAP if "swap" in said else Kind.EXPAND if "add" in said else Kind.CONTRACT
+        old = oversight.member(said.node("OLD")) if "OLD" in said else None
+        new = stage.member(said.node("NEW")) if "NEW" in said else None
+        wanted = Reconfigure(request, kind, old, new)
+    oversight.command(number, 0, wanted, answer)
+    stage.calm()
+
+
+def hold_store(play: Play, _: Said) -> None:
+    play.stage.oversight().store.is_held = True
+
+
+def release_store(play: Play, _: Said) -> None:
+    play.stage.oversight().store.release()
+    play.stage.calm()
+
+
 # ---- messages ----
 
 
@@ -243,7 +291,7 @@ def reorder(play: Play, said: Said) -> None:
 
 
 def settle(play: Play, said: Said) -> None:
-    play.stage.flow(said.nodes() if "NODE" in said else tuple(play.stage.nodes))
+    play.stage.flow(said.nodes("WHO") if "WHO" in said else play.stage.setup.everybody)
 
 
 def cut(play: Play, said: Said) -> None:
@@ -274,7 +322,7 @@ def heal(play: Play, _: Said) -> None:
 
 
 def wake(play: Play, said: Said) -> None:
-    play.stage.wake(said.node())
+    play.stage.wake(said.node("WHO"))
 
 
 def set_clock(play: Play, said: Said) -> None:
@@ -330,7 +378,7 @@ def check(play: Play, said: Said) -> None:
 
 
 def crash(play: Play, said: Said) -> None:
-    for number in said.nodes():
+    for number in said.nodes("WHO"):
         play.stage.narrator.say(f"{play.stage.name(number)} crashes")
         play.stage.end(number, losing="losing" in said)
 
@@ -346,10 +394,13 @@ def power_loss(play: Play, said: Said) -> None:
 
 def restart(play: Play, said: Said) -> None:
     stage = play.stage
-    for number in said.nodes():
-        if stage.hosted(number, 0) is not None:
+    for number in said.nodes("WHO"):
+        if stage.is_up(number):
             stage.end(number, losing=False)
-        stage.start(number)
+        if number in stage.nodes:
+            stage.start(number)
+        else:
+            stage.oversight().start(number)
     stage.calm()
 
 
@@ -364,12 +415,12 @@ def wipe(play: Play, said: Said) -> None:
 
 
 def pause(play: Play, said: Said) -> None:
-    for number in said.nodes():
+    for number in said.nodes("WHO"):
         play.stage.pause_process(number)
 
 
 def resume(play: Play, said: Said) -> None:
-    for number in said.nodes():
+    for number in said.nodes("WHO"):
         play.stage.resume_process(number)
 
 
@@ -386,6 +437,14 @@ ACTS: dict[str, Act] = {
     "read NODE offset OFFSET as NAME": read,
     "change NODE to MEMBER... [learners LEARNER...] as NAME": change,
     "transfer NODE to HEIR as NAME": transfer,
+    "tell OPERATOR... that NODE is gone": tell_gone,
+    "order OPERATOR swap OLD for NEW as NAME": order,
+    "order OPERATOR add NEW as NAME": order,
+    "order OPERATOR remove OLD as NAME": order,
+    "order OPERATOR call off as NAME": order,
+    "order OPERATOR move leader as NAME": order,
+    "hold store": hold_store,
+    "release store": release_store,
     "deliver all": deliver_all,
     "deliver all [MESSAGE] FROM -> TO": deliver,
     "deliver [last] [MESSAGE] FROM -> TO": deliver,
@@ -395,10 +454,10 @@ ACTS: dict[str, Act] = {
     "duplicate [last] [MESSAGE] FROM -> TO": duplicate,
     "reorder FROM -> TO = NUMBER...": reorder,
     "send MESSAGE FROM -> TO with FIELD...": send_by_hand,
-    "settle [NODE...]": settle,
+    "settle [WHO...]": settle,
     "cut FROM ->|<-> TO": cut,
     "heal": heal,
-    "wake NODE": wake,
+    "wake WHO": wake,
     "run TIME": run,
     "clock NODE... = TIME": set_clock,
     "hold flushes NODE...": hold_flushes,
@@ -409,11 +468,11 @@ ACTS: dict[str, Act] = {
     "free disk NODE": free_disk,
     "damage NODE offset OFFSET": damage,
     "check NODE": check,
-    "crash NODE... [losing unflushed]": crash,
+    "crash WHO... [losing unflushed]": crash,
     "power-loss NODE...": power_loss,
-    "restart NODE...": restart,
+    "restart WHO...": restart,
     "wipe NODE...": wipe,
-    "pause NODE...": pause,
+    "pause WHO...": pause,
     "trace from here": trace_from_here,
-    "resume NODE...": resume,
+    "resume WHO...": resume,
 }

@@ -61,7 +61,7 @@ def expect_role(play: Play, said: Said) -> Found:
 def _role(replica: Any) -> str:
     """Whoever stands or leads does so, even if it is on its way out; who does not count, learns at most."""
     role = str(replica.role.name)
-    if replica.is_voter or role != "follower":
+    if role != "follower" or not hasattr(replica, "membership") or replica.is_voter:
         return role
     nodes = {member.node for member in replica.membership.members}
     return "learner" if replica.me.node in nodes else "outsider"
@@ -235,6 +235,12 @@ def expect_report(play: Play, said: Said) -> Found:
     return None if any(wanted in report for report in reports) else "; ".join(reports) or "none"
 
 
+def expect_shard(play: Play, said: Said) -> Found:
+    """As the metadata store has it."""
+    found = play.stage.teller.named(str(play.stage.oversight().store.newest(0) or "nothing"))
+    return None if found == said.word("TEXT") else f'"{found}"'
+
+
 def expect_trace(play: Play, said: Said) -> Found:
     raise AssertionError("traces are compared by whoever can rewrite them")
 
@@ -269,5 +275,6 @@ EXPECTATIONS: dict[str, Expectation] = {
     "expect messages FROM -> TO = MESSAGE...": expect_messages,
     "expect message [last] MESSAGE FROM -> TO has FIELD...": expect_message,
     "expect report NODE TEXT": expect_report,
+    "expect shard = TEXT": expect_shard,
     EXPECT_TRACE: expect_trace,
 }

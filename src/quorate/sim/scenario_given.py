@@ -30,18 +30,20 @@ class Account(Invariants):
             before = header.id
 
 
-def give(stage: Stage, cast: Cast) -> None:
-    """Nodes that are not given an epoch have the highest of all: a majority must have voted in each."""
+def give(stage: Stage, cast: Cast) -> int:
+    """Nodes that are not given an epoch have the highest of all: a majority must have been in each.
+
+    Returns that epoch; 0 if nothing was given.
+    """
     logs = cast.logs
     latest = max((*cast.epochs.values(), *(items[-1].epoch for items in logs.values() if items)), default=0)
-    if not latest:
-        return
-    for number in stage.nodes:
+    for number in stage.nodes if latest else ():
         items = logs.get(number, ())
         least = items[-1].epoch if items else 0
         headers = _write(stage, number, items, max(cast.epochs.get(number, latest), least))
         stage.account.given(headers)
         stage.narrator.learn(headers)
+    return latest
 
 
 def _write(stage: Stage, number: int, items: tuple[Item, ...], epoch: int) -> tuple[Header, ...]:

@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from quorate.core import raft
+from quorate.core import coordinated, raft
+from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.entry import Member
 from quorate.core.raft.invariants import RaftInvariants
 from quorate.host import HostSettings
@@ -41,6 +42,8 @@ class Room(msgspec.Struct, frozen=True):
     invariants: Callable[[], Any]
     saved_state: Callable[[int], Any]
     """What a replica has saved whose last epoch is this one."""
+    tunings: tuple[Any, ...]
+    """Of replicas, and of operators where there are any."""
 
 
 def message_name(message: type) -> str:
@@ -64,9 +67,24 @@ RAFT = Room(
     untold_fields=frozenset({"asked"}),
     invariants=RaftInvariants,
     saved_state=_raft_state,
+    tunings=(raft.Tuning(),),
 )
 
-ROOMS = {RAFT.name: RAFT}
+COORDINATED = Room(
+    name="coordinated",
+    messages={message_name(message): message for message in get_args(coordinated.messages.Message)},
+    elections=frozenset(),
+    inquiries=frozenset(),
+    promised_until=lambda replica: 0.0,
+    offset_fields=frozenset({"commit", "probe", "matched", "wants_snapshot"}),
+    node_fields=frozenset(),
+    untold_fields=frozenset({"token"}),
+    invariants=CoordinatedInvariants,
+    saved_state=coordinated.SavedState,
+    tunings=(coordinated.Tuning(), coordinated.OperatorTuning()),
+)
+
+ROOMS = {room.name: room for room in (RAFT, COORDINATED)}
 
 STORE = StoreSettings(
     journal_bytes=256 * KIB,
@@ -101,17 +119,22 @@ def settings_of(room: Room) -> dict[str, float]:
     """Every setting with its value unless a scenario says otherwise."""
     return {
         name: getattr(part, name)
-        for part in (raft.Tuning(), STORE, DetectorSettings())
+        for part in (*room.tunings, STORE, DetectorSettings())
         for name in part.__struct_fields__
         if isinstance(getattr(part, name), int | float)
     }
 
 
-def host_settings(chosen: Mapping[str, float]) -> HostSettings:
-    def with_chosen(part: Any) -> Any:
-        mine = {name: value for name, value in chosen.items() if name in part.__struct_fields__}
-        return msgspec.structs.replace(part, **mine)
+def with_chosen(part: Any, chosen: Mapping[str, float]) -> Any:
+    """Some settings, as far as a scenario says otherwise."""
+    mine = {name: value for name, value in chosen.items() if name in part.__struct_fields__}
+    return msgspec.structs.replace(part, **mine)
 
+
+def host_settings(chosen: Mapping[str, float]) -> HostSettings:
     return HostSettings(
-        store=with_chosen(STORE), raft=with_chosen(raft.Tuning()), detector=with_chosen(DetectorSettings())
+        store=with_chosen(STORE, chosen),
+        raft=with_chosen(raft.Tuning(), chosen),
+        coordinated=with_chosen(coordinated.Tuning(), chosen),
+        detector=with_chosen(DetectorSettings(), chosen),
     )

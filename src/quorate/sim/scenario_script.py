@@ -18,8 +18,10 @@ from quorate.sim.scenario_room import ROOMS, Room, check_setting
 from quorate.sim.scenario_words import Form, Mistake, Word, split, understand
 
 NODES_MAX = 99
-ROLES = ("leader", "follower", "prospect", "candidate", "learner", "outsider", "down")
+ROLES = ("leader", "follower", "fenced", "prospect", "candidate", "learner", "outsider", "down")
 UNANSWERED = "none"
+OPERATOR_FIRST = 101
+"""The number of the first operator: none is a node's."""
 ANYBODY = 0
 """Instead of a node's number: `*`."""
 
@@ -38,6 +40,7 @@ class Cast(msgspec.Struct):
 
     room: Room = ROOMS["raft"]
     numbers: dict[str, int] = {}
+    operators: dict[str, int] = {}
     learners: tuple[int, ...] = ()
     outsiders: tuple[int, ...] = ()
     """Hold an empty replica, and are in no ensemble yet."""
@@ -53,7 +56,7 @@ class Cast(msgspec.Struct):
 
     @property
     def names(self) -> dict[int, str]:
-        return {number: name for name, number in self.numbers.items()}
+        return {number: name for name, number in (self.numbers | self.operators).items()}
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -205,6 +208,14 @@ def _outsiders(cast: Cast, places: dict[str, list[Word]]) -> None:
     cast.outsiders += _enroll(cast, places["NODE"])
 
 
+def _operators(cast: Cast, places: dict[str, list[Word]]) -> None:
+    if cast.room.elections:
+        raise Mistake(f"in {cast.room.name} nobody operates: replicas elect their leaders")
+    for word in places["OPERATOR"]:
+        _check_name(cast, word)
+        cast.operators[word.text] = OPERATOR_FIRST + len(cast.operators)
+
+
 def _priority(cast: Cast, places: dict[str, list[Word]]) -> None:
     for word in places["NODE"]:
         cast.priorities[_node(cast, word)] = _number(places["NUMBER"][0])
@@ -212,14 +223,18 @@ def _priority(cast: Cast, places: dict[str, list[Word]]) -> None:
 
 def _enroll(cast: Cast, words: list[Word]) -> tuple[int, ...]:
     for word in words:
-        if not re.fullmatch(r"[A-Za-z][\w.]*", word.text):
-            raise Mistake(f"`{word}` cannot be a node's name: a letter, then letters and digits")
-        if word.text in cast.numbers:
-            raise Mistake(f"there are two nodes {word}")
+        _check_name(cast, word)
         cast.numbers[word.text] = len(cast.numbers) + 1
     if len(cast.numbers) > NODES_MAX:
         raise Mistake(f"a scenario has at most {NODES_MAX} nodes")
     return tuple(cast.numbers[word.text] for word in words)
+
+
+def _check_name(cast: Cast, word: Word) -> None:
+    if not re.fullmatch(r"[A-Za-z][\w.]*", word.text):
+        raise Mistake(f"`{word}` cannot be a node's name: a letter, then letters and digits")
+    if word.text in cast.numbers or word.text in cast.operators:
+        raise Mistake(f"there are two nodes {word}")
 
 
 def _offsets(cast: Cast, places: dict[str, list[Word]]) -> None:
@@ -268,6 +283,7 @@ _GIVEN: dict[str, Callable[[Cast, dict[str, list[Word]]], None]] = {
     "nodes NODE...": _nodes,
     "learners NODE...": _learners,
     "outsiders NODE...": _outsiders,
+    "operators OPERATOR...": _operators,
     "priority NODE... = NUMBER": _priority,
     "offsets from NUMBER": _offsets,
     "seed NUMBER": _seed,
@@ -303,8 +319,19 @@ def _node(cast: Cast, word: Word) -> int:
     return cast.numbers[word.text]
 
 
+def _operator(cast: Cast, word: Word) -> int:
+    if word.text not in cast.operators:
+        raise Mistake(f"there is no operator {word}; there are: {' '.join(cast.operators) or 'none'}")
+    return cast.operators[word.text]
+
+
+def _who(cast: Cast, word: Word) -> int:
+    """A node or an operator."""
+    return cast.operators[word.text] if word.text in cast.operators else _node(cast, word)
+
+
 def _end(cast: Cast, word: Word) -> int:
-    return ANYBODY if word.text == "*" else _node(cast, word)
+    return ANYBODY if word.text == "*" else _who(cast, word)
 
 
 def _number(word: Word) -> int:
@@ -369,6 +396,10 @@ def _name(cast: Cast, word: Word, line: int) -> str:
 
 _PLACES: dict[str, Callable[[Cast, Word], Any]] = {
     "NODE": _node,
+    "WHO": _who,
+    "OPERATOR": _operator,
+    "OLD": _node,
+    "NEW": _node,
     "VOTER": _node,
     "HEIR": _node,
     "MEMBER": _node,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from quorate.core.coordinated import OperatorTuning
 from quorate.core.entry import Member, Span
 from quorate.host import Parcel, ReplicaRecord
 from quorate.host.parcel import unpacked
@@ -18,11 +19,13 @@ from quorate.sim.clock import Clock
 from quorate.sim.disk import SimDisk, SimDiskSettings
 from quorate.sim.network import Weather
 from quorate.sim.scenario_given import Account, give
-from quorate.sim.scenario_room import host_settings, message_name
+from quorate.sim.scenario_operators import Overseeing
+from quorate.sim.scenario_room import host_settings, message_name, with_chosen
 from quorate.sim.scenario_script import Cast
 from quorate.sim.scenario_tell import Narrator, Teller
-from quorate.sim.tunables import Tunables
-from quorate.sim.world import NEVER, Letter, Setup, World
+from quorate.sim.sim_node import NEVER
+from quorate.sim.tunables import Oversight, Tunables
+from quorate.sim.world import Letter, Setup, World
 from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_MAGIC, DamagedFrame, parse
 
 STEP_SECONDS = 0.001
@@ -51,13 +54,21 @@ class Watcher:
 
 class Stage(World):
     def __init__(self, cast: Cast) -> None:
-        tunables = Tunables(weather=STILL, disk=INSTANT, host=host_settings(cast.settings))
+        operating = with_chosen(OperatorTuning(), cast.settings)
+        tunables = Tunables(
+            weather=STILL,
+            disk=INSTANT,
+            host=host_settings(cast.settings),
+            oversight=Oversight(operator=operating),
+        )
         setup = Setup(
             cast.seed,
             tunables,
             voters=(cast.voters,),
             learners=(cast.learners,),
             outsiders=(cast.outsiders,),
+            protocol=cast.room.name,
+            operators=tuple(cast.operators.values()),
             priorities=tuple(cast.priorities.items()),
             hold=True,
         )
@@ -74,12 +85,15 @@ class Stage(World):
         """Completions that are held."""
         self.begun = False
         super().__init__(setup, watch=Watcher(self.narrator, self.account))
+        self.operators = Overseeing(self) if cast.operators else None
         self.on_stop = lambda number: self.narrator.say(f"{self.name(number)} stops: its disk failed")
 
     def begin(self) -> None:
         """Put what is given on the disks, and start everybody."""
         self.begun = True
-        give(self, self.cast)
+        latest = give(self, self.cast)
+        if self.operators is not None and latest:
+            self.operators.found(latest)
         for number in self.nodes:
             self.start(number)
         self.calm()
@@ -97,8 +111,23 @@ class Stage(World):
         """A node with the disk that it has now."""
         return Member(number, self.nodes[number].incarnation)
 
+    def oversight(self) -> Overseeing:
+        if self.operators is None:
+            raise Refused("nobody operates here; above the first command: operators O1")
+        return self.operators
+
+    def is_up(self, number: int) -> bool:
+        if number in self.nodes:
+            return self.hosted(number, 0) is not None
+        return self.oversight().processes[number].is_up
+
     def up(self, number: int) -> Any:
-        """The replica of a node that runs."""
+        """The replica of a node that runs, or an operator that does."""
+        if number not in self.nodes:
+            operator = self.oversight().operator(number, 0)
+            if operator is None:
+                raise Refused(f"{self.name(number)} is down")
+            return operator
         hosted = self.hosted(number, 0)
         if hosted is None:
             raise Refused(f"{self.name(number)} is down")
@@ -193,8 +222,7 @@ class Stage(World):
         return letter.source in among and letter.target in among and letter.target not in self.paused
 
     def _pass_on(self, letter: Letter) -> None:
-        down = self.hosted(letter.target, 0) is None
-        if down or (letter.source, letter.target) in self.broken:
+        if not self.is_up(letter.target) or (letter.source, letter.target) in self.broken:
             self.lose(letter)
         else:
             self.hand_over(letter)
@@ -222,6 +250,10 @@ class Stage(World):
         deadline = self.acting(number).deadline()
         if deadline is None:
             raise Refused(f"{self.name(number)} is at rest: nothing will wake it by itself")
+        if number not in self.nodes:
+            self.oversight().elapse(number)
+            self.calm()
+            return
         node = self.nodes[number]
         assert node.host is not None
         local = node.clock.local(self.now)
@@ -309,6 +341,10 @@ class Stage(World):
     def end(self, number: int, *, losing: bool) -> None:
         """The process dies. What it had handed to its disk is there, or (losing) only what was flushed."""
         self.up(number)
+        if number not in self.nodes:
+            self.oversight().crash(number)
+            self.paused.discard(number)
+            return
         node = self.nodes[number]
         flushed = node.disk.durable_files() if losing else None
         if not losing:
@@ -340,12 +376,18 @@ class Stage(World):
     def pause_process(self, number: int) -> None:
         self.acting(number)
         self.paused.add(number)
-        self.nodes[number].paused_until = NEVER
+        if number in self.nodes:
+            self.nodes[number].paused_until = NEVER
+        else:
+            self.oversight().processes[number].paused_until = NEVER
 
     def resume_process(self, number: int) -> None:
         if number not in self.paused:
             raise Refused(f"{self.name(number)} is not paused")
         self.paused.discard(number)
+        if number not in self.nodes:
+            self.oversight().resume(number)
+            return
         self.nodes[number].paused_until = 0.0
         self.clock_changed(number)
         self.let_go(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 
 from quorate.core import effects, events
+from quorate.core.coordinated.shard import Reconfiguration
 from quorate.core.entry import EntryId, Header, Member, Membership, Snapshot, Span
 from quorate.sim.scenario_log import write_headers, write_position
 from quorate.sim.scenario_room import Room, message_name
@@ -71,9 +73,23 @@ class Teller:
             return self.span(value)
         if isinstance(value, Snapshot):
             return self.position(value.last)
+        if isinstance(value, Reconfiguration):
+            return self.named(str(value))
         if isinstance(value, tuple):
-            return self.headers(value)
+            return self.row(value)
         return str(value)
+
+    def row(self, values: tuple[Any, ...]) -> str:
+        """Entries, members, or members with their heads."""
+        if all(isinstance(value, Header) for value in values):
+            return self.headers(values)
+        if all(isinstance(value, Member) for value in values):
+            return " ".join(self.node(member.node) for member in values)
+        return ", ".join(f"{self.node(member.node)} {self.position(head)}" for member, head in values)
+
+    def named(self, text: str) -> str:
+        """Whatever the code calls n2 is called as this file calls it."""
+        return re.sub(r"\bn(\d+)\b", lambda found: self.node(int(found[1])), text)
 
     def span(self, span: Span) -> str:
         first, last = span.first_offset + self.origin, span.last.offset + self.origin
@@ -148,10 +164,11 @@ class Narrator:
             told = self._effects.get(type(effect))
             if told is not None:
                 self.say(f"{name} {told(effect)}")
-        if replica.membership is not self._memberships.get(node):
-            if self._memberships.get(node, replica.membership) != replica.membership:
-                self.say(f"{name} goes by {self.teller.membership(replica.membership)}")
-            self._memberships[node] = replica.membership
+        membership = getattr(replica, "membership", None)  # Where the log says who counts.
+        if membership is not None and membership is not self._memberships.get(node):
+            if self._memberships.get(node, membership) != membership:
+                self.say(f"{name} goes by {self.teller.membership(membership)}")
+            self._memberships[node] = membership
         self._role(node, name, replica)
 
     def _event(self, node: int, name: str, replica: Any, event: events.Event) -> None:
@@ -191,7 +208,11 @@ class Narrator:
             self.say(f"{name} stands for epoch {epoch}")
         elif role == "prospect":
             self.say(f"{name} misses its leader")
+        elif role == "fenced":
+            self.say(f"{name} is fenced in epoch {epoch}")
         elif before is not None and before[0] == "prospect":
             self.say(f"{name} follows again")
+        elif before is not None and before[0] == "fenced":
+            self.say(f"{name} follows in epoch {epoch}")
         elif before is not None and before[0] != role:
             self.say(f"{name} steps down in epoch {epoch}")

@@ -51,7 +51,18 @@ class Steward:
             if self.world.life(node) == life
         ]
 
+    def members(self, partition: int) -> tuple[int, ...]:
+        """The nodes that must have everything in the end."""
+        if not self.world.setup.outsiders:
+            return self.world.setup.holders[partition]
+        assert self.invariants is not None
+        members = self.invariants.membership(partition).members
+        return tuple(sorted({member.node for member in members}))
+
     # --- while everything goes wrong ---
+
+    def begin(self) -> None:
+        """Nothing is asked for before its time."""
 
     def strike(self, fault: Fault) -> None:
         rng = Random(fault.chance)
@@ -197,16 +208,7 @@ class Steward:
         return (ensemble, learners) if ensemble else None
 
     def current(self, node: int, partition: int) -> Member:
-        """Who a node is now; where every copy of its state was unreadable, it gave itself a new incarnation."""
-        hosted = self.world.hosted(node, partition)
-        if hosted is not None:
-            me: Member = hosted.replica.me
-            return me
-        known = self.invariants.shadows.get((node, partition)) if self.invariants is not None else None
-        if known is not None and known.replica is not None:
-            last: Member = known.replica.me
-            return last
-        return Member(node, self.world.nodes[node].incarnation)
+        return current_member(self.world, self.invariants, node, partition)
 
     # --- commands ---
 
@@ -351,6 +353,19 @@ _WAYS: dict[str, Callable[[Steward, Random, int, Membership, int], tuple[Group, 
     "hang": Steward._hang,
     "nonsense": Steward._nonsense,
 }
+
+
+def current_member(world: World, invariants: Invariants | None, node: int, partition: int) -> Member:
+    """Who a node is now; where every copy of its state was unreadable, it gave itself a new incarnation."""
+    hosted = world.hosted(node, partition)
+    if hosted is not None:
+        me: Member = hosted.replica.me
+        return me
+    known = invariants.shadows.get((node, partition)) if invariants is not None else None
+    if known is not None and known.replica is not None:
+        last: Member = known.replica.me
+        return last
+    return Member(node, world.nodes[node].incarnation)
 
 
 def group(side: tuple[Member, ...]) -> Group:

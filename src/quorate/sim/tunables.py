@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from quorate.core import coordinated
+from quorate.core.coordinated import OperatorTuning
 from quorate.core.raft import Tuning
 from quorate.host import HostSettings
 from quorate.host.detector import DetectorSettings
@@ -16,6 +18,18 @@ from quorate.sim.disk import SimDiskSettings
 from quorate.sim.network import Weather
 from quorate.sim.workload import Manners
 from quorate.storage.settings import KIB, TINY, StoreSettings
+
+
+class Oversight(msgspec.Struct, frozen=True):
+    """Of operators, where there are some."""
+
+    operator: OperatorTuning = OperatorTuning()
+    operators_count: int = 1
+    store_latency_s: float = 0.002
+    suspect_after_s: float = 0.3
+    """What is wrong for this long, operators are told."""
+    whole: bool = False
+    """The store is the metadata group, on the same nodes, instead of a dictionary."""
 
 
 class Tunables(msgspec.Struct, frozen=True):
@@ -32,14 +46,19 @@ class Tunables(msgspec.Struct, frozen=True):
     disk: SimDiskSettings = SimDiskSettings()
     host: HostSettings = HostSettings()
     manners: Manners = Manners()
+    oversight: Oversight = Oversight()
 
 
 def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
     """`overrides`: fields by name, of whichever part has them. Raises ValueError for a name nobody has."""
     rng = stream(seed, "tunables")
     pace = rng.choice((0.05, 0.1, 0.15, 0.3))
+    raft = draw_more_raft(seed, draw_raft(rng, pace))
     parts: dict[str, Any] = {
-        "raft": draw_more_raft(seed, draw_raft(rng, pace)),
+        "raft": raft,
+        "coordinated": as_coordinated(raft),
+        "operator": draw_operator(stream(seed, "operator tuning"), pace),
+        "oversight": draw_oversight(stream(seed, "oversight"), pace),
         "store": draw_store(rng, pace),
         "detector": DetectorSettings(
             ping_s=pace * rng.choice((0.3, 1.0)), suspect_s=pace * rng.choice((1.5, 4.0))
@@ -70,7 +89,14 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
         weather=parts["weather"],
         disk=parts["disk"],
         manners=parts["manners"],
-        host=HostSettings(store=parts["store"], raft=parts["raft"], detector=parts["detector"]),
+        host=HostSettings(
+            store=parts["store"],
+            raft=parts["raft"],
+            metadata=parts["raft"],
+            coordinated=parts["coordinated"],
+            detector=parts["detector"],
+        ),
+        oversight=msgspec.structs.replace(parts["oversight"], operator=parts["operator"]),
     )
     return tunables
 
@@ -102,6 +128,29 @@ def draw_more_raft(seed: int, tuning: Tuning) -> Tuning:
         read_wait_s=pace * stream(seed, "read-wait").choice((0.5, 3.0, 10.0)),
         ceiling_s=pace * ceilings.choice((0.5, 3.0)) if ceilings.random() < 0.3 else 0.0,
         prefer_snapshots=stream(seed, "prefer-snapshots").random() < 0.3,
+    )
+
+
+def as_coordinated(tuning: Tuning) -> coordinated.Tuning:
+    """The same bounds for the other protocol."""
+    names = coordinated.Tuning.__struct_fields__
+    return coordinated.Tuning(**{name: getattr(tuning, name) for name in names})
+
+
+def draw_operator(rng: Random, pace: float) -> OperatorTuning:
+    return OperatorTuning(
+        retry_s=pace * rng.choice((0.3, 1.0)),
+        patience_s=pace * rng.choice((2.0, 5.0)),
+        watch_s=pace * rng.choice((2.0, 8.0)),
+    )
+
+
+def draw_oversight(rng: Random, pace: float) -> Oversight:
+    return Oversight(
+        operators_count=rng.choice((2, 2, 3)),
+        store_latency_s=pace * rng.choice((0.005, 0.05, 0.2)),
+        suspect_after_s=pace * rng.choice((1.0, 3.0)),
+        whole=rng.random() < 1 / 3,
     )
 
 

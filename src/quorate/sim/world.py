@@ -24,12 +24,12 @@ from quorate.sim.chance import stream
 from quorate.sim.clock import Clock
 from quorate.sim.disk import SimDisk
 from quorate.sim.network import Network
+from quorate.sim.sim_node import NEVER, SimNode
 from quorate.sim.trace import Trace, tell
 from quorate.sim.tunables import Tunables
 from quorate.storage.disk import DiskFailed, DiskFull
 from quorate.storage.frame import Frame
 
-NEVER = float("inf")
 TOPIC = bytes(range(16))
 """The one topic of a made-up world."""
 WALL_SECONDS = 1_000.0
@@ -55,6 +55,24 @@ class Setup(msgspec.Struct, frozen=True):
     """Nodes whose copies may be lost for good, and who may never stand: fewer than half of any ensemble."""
     priorities: tuple[tuple[int, int], ...] = ()
     """(node, how much it is wanted as a leader), where that is not as tuned for all."""
+    protocol: str = "raft"
+    operators: tuple[int, ...] = ()
+    """Operator processes: they are no nodes, and share the network with them."""
+    metadata: int = -1
+    """The partition that is the metadata group's, replicated by raft; -1: there is none."""
+
+    @property
+    def everybody(self) -> tuple[int, ...]:
+        """Whoever is in the network."""
+        return self.nodes + self.operators
+
+    @property
+    def shards(self) -> range:
+        """The partitions of which operators take care; clients write to them and to no others."""
+        return range(len(self.voters) - (self.metadata >= 0))
+
+    def protocol_of(self, partition: int) -> str:
+        return "raft" if partition == self.metadata else self.protocol
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -86,37 +104,6 @@ class Watch(Protocol):
     def stepped(self, node: int, partition: int, replica: Any, event: Any, effects: list[Any]) -> None: ...
 
 
-class SimNode:
-    """One machine: a disk that outlives processes, a clock, and at most one process."""
-
-    __slots__ = (
-        "clock",
-        "disk",
-        "down_until",
-        "host",
-        "incarnation",
-        "lives",
-        "number",
-        "paused_until",
-        "wake_at",
-        "wall",
-    )
-
-    def __init__(self, number: int, disk: SimDisk, wall: Clock) -> None:
-        self.number = number
-        self.disk = disk
-        self.clock = Clock()
-        """Of what has passed: nothing but its rate may be wrong, unless the run says otherwise."""
-        self.wall = wall
-        """Of the day: people and other machines set it, forwards and backwards."""
-        self.host: Host | None = None
-        self.lives = 0
-        self.incarnation = 1
-        self.down_until = 0.0
-        self.paused_until = 0.0
-        self.wake_at = NEVER
-
-
 class World:
     def __init__(self, setup: Setup, *, watch: Watch | None = None, trace: Trace | None = None) -> None:
         self.setup = setup
@@ -130,10 +117,14 @@ class World:
         """Facts that replicas were told: after each of them, everything is checked."""
         self.crashes_count = 0
         self.reports: list[tuple[int, Report]] = []
-        self.network = Network(setup.seed, setup.nodes, setup.tunables.weather)
+        self.network = Network(setup.seed, setup.everybody, setup.tunables.weather)
         self.partitions = [partition_of(TOPIC, number) for number in range(len(setup.voters))]
         self.held: dict[int, Letter] = {}
         """Messages that wait to be delivered by hand, by number."""
+        self.strangers: dict[int, Callable[[Letter], None]] = {}
+        """Those in the network who are no nodes, by number: what they do with a message."""
+        self.alarms: list[Callable[[Any], None]] = [self._wake]
+        """What comes due by a timer, and not because something is under way."""
         self.on_stop: Callable[[int], None] = lambda node: None
         """Told when a process ended by itself."""
         self.on_applied: Callable[[int, int, int, Any], None] = lambda node, partition, offset, state: None
@@ -163,6 +154,9 @@ class World:
         wall = Clock(WALL_SECONDS + pace * rng.choice((-3.0, -0.2, 0.0, 0.2, 3.0)) * rng.random())
         wall.change(0.0, rate=1.0 + rng.choice((-0.2, -0.01, 0.0, 0.01, 0.2)))
         return wall
+
+    def number_of(self, partition: Partition) -> int:
+        return self._numbers[partition]
 
     # --- time ---
 
@@ -201,7 +195,7 @@ class World:
         timers = []
         while heap and self.steps_count < limit:
             due = heappop(heap)
-            if due[2] == self._wake:
+            if due[2] in self.alarms:
                 timers.append(due)
                 continue
             self.events_count += 1
@@ -277,10 +271,11 @@ class World:
     def _record(self, node: SimNode, index: int) -> ReplicaRecord:
         """What a replica is told at birth: the ensemble as it was when the world began."""
         return ReplicaRecord(
-            "raft",
+            self.setup.protocol_of(index),
             Member(node.number, node.incarnation),
             tuple(Member(voter, 1) for voter in self.setup.voters[index]),
             tuple(Member(learner, 1) for learner in self.setup.learners[index]),
+            purpose="metadata" if index == self.setup.metadata else "topic",
         )
 
     def crash(self, number: int) -> bool:
@@ -392,11 +387,13 @@ class World:
     # --- messages ---
 
     def _send(self, node: SimNode, life: int, target: int, parcel: Parcel) -> None:
-        if node.lives != life or node.host is None:
-            return
+        if node.lives == life and node.host is not None:
+            self.post(node.number, target, parcel)
+
+    def post(self, source: int, target: int, parcel: Parcel) -> None:
+        """A message begins its journey."""
         self._messages_count += 1
         number = self._messages_count
-        source = node.number
         letter = Letter(number, source, target, parcel)
         trace = self.trace
         if trace is not None and parcel.partition is not None:
@@ -408,12 +405,12 @@ class World:
             return
         journeys = self.network.journeys(source, target, letter)
         if not journeys:
-            self._lost(letter)
+            self.lost(letter)
         for delay, copy in journeys:
             self._pushes += 1
             heappush(self._heap, (self.now + delay, self._pushes, self._deliver, copy))
 
-    def _lost(self, letter: Letter) -> None:
+    def lost(self, letter: Letter) -> None:
         partition = letter.parcel.partition
         if self.trace is not None and partition is not None:
             self.trace.add(
@@ -426,10 +423,13 @@ class World:
             )
 
     def _deliver(self, letter: Letter) -> None:
-        node = self.nodes[letter.target]
+        node = self.nodes.get(letter.target)
+        if node is None:
+            self.strangers[letter.target](letter)
+            return
         host = node.host
         if host is None:
-            self._lost(letter)
+            self.lost(letter)
             return
         if node.paused_until > self.now:
             self.after(node.paused_until - self.now, self._deliver, letter)
@@ -444,7 +444,7 @@ class World:
         self._deliver(self.held.pop(number))
 
     def drop(self, number: int) -> None:
-        self._lost(self.held.pop(number))
+        self.lost(self.held.pop(number))
 
     def duplicate(self, number: int) -> int:
         """A held message is there twice; the copy has a number of its own."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from quorate.sim.chance import stream
 from quorate.sim.faults import LEADER, PROFILES, Place, around, parse_profiles, schedule, shape, takes_part
 
 PLACE = Place(nodes=(1, 2, 3), unlucky=(2,), pace=0.1, ends=5.0)
-EVERYTHING = tuple(PROFILES)
+EVERYTHING = tuple(name for name in PROFILES if name != "operator")
 
 
 def test_schedule_is_in_order_of_time_and_the_same_from_the_same_seed() -> None:
@@ -20,7 +21,21 @@ def test_schedule_is_in_order_of_time_and_the_same_from_the_same_seed() -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_each_profile_alone_makes_faults(name: str) -> None:
-    assert all(schedule(seed, (name,), PLACE) for seed in range(10))
+    place = PLACE if name != "operator" else msgspec.structs.replace(PLACE, operators=(101, 102))
+    assert all(schedule(seed, (name,), place) for seed in range(10))
+
+
+def test_operators_are_left_alone_where_there_are_none_and_by_all() -> None:
+    assert schedule(1, ("operator",), PLACE) == ()
+    assert "operator" not in parse_profiles("all")
+    assert parse_profiles("all,operator") == tuple(PROFILES)
+
+
+def test_operators_crash_stand_still_and_are_cut_off_like_nodes() -> None:
+    place = msgspec.structs.replace(PLACE, operators=(101,))
+    faults = [fault for seed in range(30) for fault in schedule(seed, ("crash", "pause", "network"), place)]
+    assert {fault.kind for fault in faults if 101 in fault.nodes} == {"crash", "pause"}
+    assert any(101 in link for fault in faults for link in fault.links)
 
 
 def test_profile_makes_the_same_faults_in_whatever_company() -> None:

@@ -160,6 +160,12 @@ def test_a_preamble_says_what_to_run(zoo: Path) -> None:
     assert mutant.caught_by == ("log-matching", "order")
     assert (mutant.seed, mutant.faults, mutant.nodes, mutant.learners) == (12, "network,crash", 5, 1)
     assert mutant.overrides == {"snapshot_every": 5, "reads_share": 0.5}
+    assert mutant.protocol == "raft"
+
+
+def test_a_preamble_says_in_whose_worlds_to_hunt(zoo: Path) -> None:
+    (zoo / "raft-example.patch").write_text(PATCH.replace("seed: 12\n", "seed: 12\nprotocol: coordinated\n"))
+    assert mutate.describe("raft-example").protocol == "coordinated"
 
 
 @pytest.mark.parametrize(
@@ -194,6 +200,9 @@ TABLE = """
     raft-delete-after-prev raft-keep-conflicts raft-commit-unclamped raft-commit-old-epoch
     raft-ack-before-flush raft-stale-io raft-vote-unsaved raft-learner-counts raft-saw-vote-granted
     raft-joint-new-only raft-config-uncut raft-read-before-noop
+    coordinated-fence-stored coordinated-one-truncation coordinated-highest-offset coordinated-serve-early
+    coordinated-gap-on-empty coordinated-commit-reset coordinated-contract-unchecked
+    coordinated-contract-completed coordinated-no-noop coordinated-zombie-operator
     disk-cut-damage disk-mark-early disk-retry-fsync disk-no-dirsync disk-no-identity disk-nack-damage
     producer-survives-cut
 """.split()

@@ -30,7 +30,9 @@ class Bench:
         setup = Setup(7, TUNABLES, ((1, 2, 3),), ((),), outsiders=((4, 5),), unlucky=(2,))
         self.invariants = Invariants(1, ROOMS["raft"])
         self.world = World(setup, watch=self.invariants)
-        self.steward: Steward = Chaos(self.world, (), self.invariants).steward
+        steward = Chaos(self.world, (), self.invariants).steward
+        assert isinstance(steward, Steward)
+        self.steward = steward
         for number in self.world.nodes:
             self.world.start(number)
         self.run(1.0)

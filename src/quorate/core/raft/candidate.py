@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 class Candidate(Role):
     name = "candidate"
+    needs_whole_log = True
 
     def __init__(self, replica: Replica) -> None:
         super().__init__(replica)

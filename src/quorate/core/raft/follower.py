@@ -21,7 +21,7 @@ from quorate.core.raft.messages import (
     TakeOver,
 )
 from quorate.core.raft.roles import Role
-from quorate.core.raft.staging import Staging
+from quorate.core.staging import Staging
 
 if TYPE_CHECKING:
     from quorate.core.raft.replica import Replica
@@ -102,7 +102,7 @@ class Follower(Role):
         replica.staging = None
         if not message.headers:
             if not message.search:
-                self._verify(message.prev, message.commit)
+                self.replica.verify(message.prev, message.commit)
             self._answer(accepted=True, probe=message.prev.offset, quiet=self._may_rest(message))
             return
         plan = replica.plan(message)
@@ -117,7 +117,7 @@ class Follower(Role):
             replica.cut(plan.cut_to)
         if plan.append:
             replica.append(plan.append)
-        self._verify(plan.verified, message.commit)
+        self.replica.verify(plan.verified, message.commit)
         if plan.append and replica.durable.offset < replica.log.head.offset:
             self._acknowledge = True  # Said once, when it is flushed: see persisted().
         else:
@@ -149,13 +149,6 @@ class Follower(Role):
             candidate = replica.role
             assert isinstance(candidate, Candidate)
             candidate.handed_over = True
-
-    def _verify(self, verified: EntryId, commit: int) -> None:
-        """Commit moves after the append, and only as far as the logs are known to agree (OR-9, OR-10)."""
-        replica = self.replica
-        if verified.offset > replica.verified.offset:
-            replica.verified = verified
-        replica.advance_commit(min(commit, replica.verified.offset))
 
     def _may_rest(self, message: AppendEntries) -> bool:
         replica = self.replica
@@ -214,13 +207,13 @@ class Follower(Role):
         if (
             snapshot.last.offset < replica.log.base.offset
         ):  # An old one, of no use: the leader must hear that.
-            self._verify(snapshot.last, snapshot.last.offset)
+            self.replica.verify(snapshot.last, snapshot.last.offset)
             self._answer(accepted=True, probe=snapshot.last.offset)
             return
         if snapshot.last.offset < replica.commit and not replica.log.holds(snapshot.last):
             return  # It ends inside of what is damaged here: wait for one that covers all that is settled.
         if snapshot.last.offset <= replica.commit and not self._needs(snapshot):
-            self._verify(snapshot.last, snapshot.last.offset)
+            self.replica.verify(snapshot.last, snapshot.last.offset)
             self._answer(accepted=True, probe=snapshot.last.offset)
             return
         staging = replica.staging
@@ -236,24 +229,13 @@ class Follower(Role):
         replica.emit(effects.StageChunk(staging.io, message.at))
         staging.at += message.length
         if staging.at == snapshot.size:
-            self._install(staging)
+            replica.install(staging)
 
     def _needs(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot of what is already settled here would mend damage."""
         faulty = self.replica.log.faulty
         damage = bool(faulty) and faulty[0].before.offset < snapshot.last.offset
         return damage or self.replica.lacks_snapshot
-
-    def _install(self, staging: Staging) -> None:
-        """A log that holds the snapshot's end keeps what is above it; another is replaced as a whole, and
-        what it held, which was perhaps promised to somebody, is owed."""
-        replica = self.replica
-        last = staging.snapshot.last
-        staging.keep = replica.log.holds(last)
-        if not staging.keep and replica.log.head > last:
-            replica.owe(replica.log.head)
-        staging.install_io = replica.ordering.issue()
-        replica.emit(effects.InstallSnapshot(staging.install_io, staging.snapshot, staging.keep))
 
     def _ask_for_chunk(self, staging: Staging) -> None:
         replica = self.replica
@@ -262,6 +244,6 @@ class Follower(Role):
 
     def installed(self, snapshot: Snapshot) -> None:
         """The snapshot has taken the log's place, whoever leads now."""
-        self._verify(snapshot.last, snapshot.last.offset)
+        self.replica.verify(snapshot.last, snapshot.last.offset)
         if self.replica.leader:
             self._answer(accepted=True, probe=snapshot.last.offset)

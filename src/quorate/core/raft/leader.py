@@ -1,8 +1,7 @@
-"""The leader: appends proposals, drives one cursor per follower, and says what is committed.
+"""The leader: drives one cursor per follower, and says what is committed.
 
-Entries go to the followers while they are still being flushed here; the leader counts itself like anybody
-else, when its own flush is done. An entry is committed when a majority has flushed it and it is of the
-leader's own epoch; everything before it is committed with it (OX-23, YB-19, Raft figure 8).
+An entry is committed when a majority has flushed it and it is of the leader's own epoch; everything before it is
+committed with it (OX-23, YB-19, Raft figure 8). Proposals and streaming are as in every protocol (core/leading.py).
 
 What else a leader does stands beside this file: changing.py (who counts), reading.py, handing_over.py and
 stamping.py.
@@ -10,14 +9,13 @@ stamping.py.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from quorate.core import effects, events, quorum
+from quorate.core import events, quorum
 from quorate.core.commands import ChangeMembership, Command, TransferLeadership
 from quorate.core.cursor import Cursor, Phase
-from quorate.core.effects import Outcome
-from quorate.core.entry import EntryId, Header, Kind, Member, NoOp, Span
+from quorate.core.entry import EntryId, Header, Member, Span
+from quorate.core.leading import Leading
 from quorate.core.raft.changing import Changing
 from quorate.core.raft.handing_over import HandingOver
 from quorate.core.raft.messages import (
@@ -36,32 +34,14 @@ if TYPE_CHECKING:
     from quorate.core.raft.replica import Replica
 
 
-class Leader(Role):
-    name = "leader"
-
+class Leader(Leading, Role):
     def __init__(self, replica: Replica) -> None:
         super().__init__(replica)
-        self.cursors: dict[int, Cursor] = {}
-        self._matched: dict[Member, int] = {}
-        """What each voter has flushed of this log; only voters of the right incarnation get in."""
-        self._pending: deque[tuple[int, int, int, int]] = deque()
-        """(last offset, first offset, request, timestamp) of proposals that wait for their commit."""
-        self._readers: dict[int, int] = {}
-        self._epoch_first = -1
         self._awake_since = replica.now
         self.changing = Changing(self)
         self.reading = Reading(self)
         self.handing_over = HandingOver(self)
         self.stamping = Stamping(replica)
-
-    @property
-    def leads_from(self) -> int:
-        return self._epoch_first
-
-    @property
-    def has_settled(self) -> bool:
-        """Something of the own epoch is settled: nothing that was settled before is unknown here."""
-        return self.replica.commit >= self._epoch_first
 
     def enter(self) -> None:
         replica = self.replica
@@ -69,58 +49,30 @@ class Leader(Role):
         assert replica.vote == replica.me
         replica.leader = replica.me.node
         self.membership_changed()
-        # Nothing of earlier epochs commits by counting: the first entry of the own epoch carries it (YB-19).
-        self._epoch_first = replica.log.head.offset + 1
-        noop = Header(replica.epoch, self._epoch_first, kind=Kind.CONTROL, control=NoOp(replica.me.node))
-        replica.append((noop,))
+        self.begin_epoch()
         for cursor in self.cursors.values():
             self._probe(cursor)
         self.deadline = replica.now + replica.config.tuning.heartbeat_s
 
     def leave(self) -> None:
-        """Whoever still waits hears *unknown*: the next leader may commit the entries yet (rule 9)."""
-        for _, _, request, _ in self._pending:
-            self.replica.emit(effects.Reply(request, Outcome.UNKNOWN))
-        self._pending.clear()
+        super().leave()
         self.changing.leave()
         self.reading.leave()
         self.handing_over.leave()
 
     # --- proposals ---
 
-    def proposed(self, event: events.Proposed) -> None:
-        replica = self.replica
-        log = replica.log
-        too_many = len(self._pending) >= replica.config.tuning.uncommitted_entries_max
-        if too_many or self.handing_over.heir or self.stamping.must_wait(event.wall_ms):
-            replica.emit(effects.Reply(event.request, Outcome.BUSY, leader=replica.me.node))
-            return
-        timestamp = self.stamping.stamp(event.wall_ms)
-        first = offset = log.head.offset + 1
-        headers = []
-        for header in event.headers:
-            headers.append(
-                Header(
-                    replica.epoch, offset, header.count, header.size, header.kind, header.flags, header.crc
-                )
-            )
-            offset += header.count
-        replica.append(tuple(headers))
-        self._pending.append((offset - 1, first, event.request, timestamp))
-        self.appended()
+    def is_open(self, event: events.Proposed) -> bool:
+        return not self.handing_over.heir and not self.stamping.must_wait(event.wall_ms)
 
-    def appended(self) -> None:
-        """The log goes on: let everybody have it."""
-        self.wake()
-        for cursor in self.cursors.values():
-            if cursor.phase is Phase.STREAMING:
-                self._stream(cursor)
+    def stamp(self, event: events.Proposed) -> int:
+        return self.stamping.stamp(event.wall_ms)
 
     def wake(self) -> None:
         """Something happened: everybody ticks again."""
         if self.deadline is None:
             self._awake_since = self.replica.now
-            self.deadline = self.replica.now + self.replica.config.tuning.heartbeat_s
+        super().wake()
         for cursor in self.cursors.values():
             cursor.quiet = False
 
@@ -164,14 +116,14 @@ class Leader(Role):
         if cursor.phase is Phase.SEARCHING:
             self._probe(cursor)
         elif cursor.phase is Phase.STREAMING:
-            self._stream(cursor)
+            self.stream(cursor)
         else:
             self._send_chunk(cursor)
 
     def _probe(self, cursor: Cursor) -> None:
         replica = self.replica
         if cursor.end <= replica.log.base.offset:
-            self._begin_snapshot(cursor)
+            self.begin_snapshot(cursor)
             return
         cursor.probe = max(cursor.probe, replica.log.base.offset)
         self._send(cursor, replica.log.position(cursor.probe), search=True)
@@ -190,80 +142,10 @@ class Leader(Role):
         message = AppendEntries(replica.epoch, prev, replica.commit, headers, search, quiet, heir)
         replica.send(cursor.node, message)
 
-    def _stream(self, cursor: Cursor) -> None:
-        replica = self.replica
-        config = replica.config
-        log = replica.log
-        while cursor.next <= log.head.offset and cursor.has_room(
-            bytes_max=config.tuning.inflight_bytes_max, messages_max=config.tuning.inflight_messages_max
-        ):
-            if cursor.next <= log.base.offset:
-                self._begin_snapshot(cursor)
-                return
-            headers = log.headers_from(
-                cursor.next,
-                bytes_max=config.tuning.message_bytes_max,
-                count_max=config.tuning.message_entries_max,
-            )
-            if headers is None:
-                if self._snapshot_is_cheaper(cursor):
-                    self._begin_snapshot(cursor)
-                else:
-                    self._read_for(cursor)
-                return
-            self._send_entries(cursor, headers)
-
-    def _send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
+    def send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
         self._send(cursor, self.replica.log.position(headers[0].offset - 1), headers)
-        cursor.sent(headers)
 
-    def _snapshot_is_cheaper(self, cursor: Cursor) -> bool:
-        """Whether the snapshot is smaller than the entries that it would stand for, by the size of the newest."""
-        replica = self.replica
-        snapshot = replica.snapshot
-        if not replica.config.tuning.prefer_snapshots or snapshot is None:
-            return False
-        window = replica.log.window
-        mean_bytes = sum(header.size for header in window) / max(1, sum(header.count for header in window))
-        behind = snapshot.last.offset - (
-            cursor.next - 1
-        )  # What is agreed on is not always known to be flushed.
-        return snapshot.size < behind * mean_bytes
-
-    def _read_for(self, cursor: Cursor) -> None:
-        """The headers it needs are no longer in memory: ask the disk, one read at a time."""
-        replica = self.replica
-        if cursor.reading in self._readers:
-            return
-        cursor.reading = replica.read(
-            first=cursor.next,
-            last=replica.log.head.offset,
-            bytes_max=replica.config.tuning.message_bytes_max,
-        )
-        self._readers[cursor.reading] = cursor.node
-
-    def loaded(self, event: events.Loaded) -> None:
-        node = self._readers.pop(event.token, None)
-        cursor = self.cursors.get(node) if node is not None else None
-        if cursor is None or cursor.reading != event.token:
-            return
-        cursor.reading = 0
-        if cursor.phase is not Phase.STREAMING:
-            return
-        headers = event.headers[: self.replica.config.tuning.message_entries_max]
-        if headers and headers[0].offset <= cursor.next <= headers[0].last:
-            if headers[0].offset > self.replica.log.base.offset:  # Otherwise removed while they were read.
-                self._send_entries(cursor, headers)
-            self._stream(cursor)
-
-    def _offer_snapshot(self, cursor: Cursor, *, covering: int) -> None:
-        snapshot = self.replica.snapshot
-        if snapshot is None or snapshot.last.offset < covering:
-            self.replica.take_snapshot()
-        elif cursor.phase is not Phase.SNAPSHOT:
-            self._begin_snapshot(cursor)
-
-    def _begin_snapshot(self, cursor: Cursor) -> None:
+    def begin_snapshot(self, cursor: Cursor) -> None:
         replica = self.replica
         if replica.snapshot is None:  # It was damaged, and another is being taken.
             replica.take_snapshot()
@@ -313,7 +195,7 @@ class Leader(Role):
             # What it lost is no longer in any log; one that ends inside of that would not mend it.
             covering = max(covering, min(message.faulty.last.offset, self.replica.published))
         if covering >= 0:
-            self._offer_snapshot(cursor, covering=covering)
+            self.offer_snapshot(cursor, covering=covering)
             return
         faulty = message.faulty
         if faulty is not None and log.holds(faulty.before) and not log.holds(faulty.last):
@@ -324,7 +206,7 @@ class Leader(Role):
             if not cursor.refused(log, probe=message.probe, theirs=message.theirs):
                 return
             if message.probe <= log.base.offset:
-                self._begin_snapshot(cursor)
+                self.begin_snapshot(cursor)
             else:
                 self._probe(cursor)
             return
@@ -376,11 +258,7 @@ class Leader(Role):
             return  # Only entries of the own epoch commit by counting (YB-19).
         assert replica.log.epoch_at(reached) == replica.epoch
         before = replica.commit
-        replica.advance_commit(reached)
-        while self._pending and self._pending[0][0] <= reached:
-            _, first, request, timestamp = self._pending.popleft()
-            settled = Outcome.SETTLED
-            replica.emit(effects.Reply(request, settled, first, replica.epoch, timestamp=timestamp))
+        self.settle(reached)
         if before < self._epoch_first:
             self.reading.settled()
         if before < replica.membership_at or before < self._epoch_first:
@@ -441,7 +319,7 @@ class Leader(Role):
             if cursor.phase is not Phase.STREAMING:
                 continue
             if cursor.next <= replica.log.base.offset:  # No room to stream, and what it needs is gone.
-                self._begin_snapshot(cursor)
+                self.begin_snapshot(cursor)
                 continue
             searching = bool(cursor.reading)  # Until its headers are read, this may be inside an entry.
             self._send(cursor, replica.log.position(cursor.next - 1), search=searching, quiet=quiet)

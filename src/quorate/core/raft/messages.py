@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from quorate.core import reading, repairing
 from quorate.core.carrying import CarriesChunk
 from quorate.core.entry import EntryId, Header, Snapshot, Span
 
@@ -84,22 +85,6 @@ class AppendResponse(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     """How much this node is wanted as the leader; 0: only where nobody else comes to lead."""
 
 
-class StillRequest(msgspec.Struct, frozen=True, gc=False, tag="still?"):
-    """A leader that wants to serve reads asks who still follows it."""
-
-    epoch: int
-    round: int
-
-
-class StillResponse(msgspec.Struct, frozen=True, gc=False, tag="still"):
-    """This replica followed the leader of `epoch` after `round` had begun."""
-
-    epoch: int
-    round: int
-    promised_s: float
-    """For so long after it heard of the round, by its own clock, it votes for nobody else."""
-
-
 class TakeOver(msgspec.Struct, frozen=True, gc=False, tag="take over"):
     """The leader's heir has everything: stand for election now (YB-15)."""
 
@@ -118,21 +103,11 @@ class SnapshotResponse(msgspec.Struct, frozen=True, gc=False, tag="snapshot"):
     at: int
 
 
-class WantEntries(msgspec.Struct, frozen=True, gc=False, tag="want"):
-    """A replica with damage asks for the entries of a span. Not about leadership: any copy will do."""
-
-    epoch: int
-    span: Span
-
-
-class HaveEntries(msgspec.Struct, frozen=True, gc=False, tag="have"):
-    """The front of what was wanted; or why not: `damaged` here too, `unknown` here, or `removed`."""
-
-    epoch: int
-    span: Span
-    headers: tuple[Header, ...] = ()
-    why_not: str = ""
-
+StillRequest = reading.StillRequest
+StillResponse = reading.StillResponse
+WantEntries = repairing.WantEntries
+HaveEntries = repairing.HaveEntries
+"""Said alike in every protocol."""
 
 Message = (
     GoneRequest

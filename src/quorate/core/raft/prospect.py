@@ -33,6 +33,7 @@ perhaps only it has what is settled. It hands over as soon as somebody else has 
 
 class Prospect(Role):
     name = "prospect"
+    needs_whole_log = True
 
     def __init__(self, replica: Replica) -> None:
         super().__init__(replica)

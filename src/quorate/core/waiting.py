@@ -8,13 +8,13 @@ from quorate.core import effects
 from quorate.core.effects import Outcome
 
 if TYPE_CHECKING:
-    from quorate.core.raft.replica import Replica
+    from quorate.core.keeping import Keeper
 
 
 class Waiting:
     __slots__ = ("_expected", "_reads", "_replica", "deadline")
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Keeper) -> None:
         self._replica = replica
         self._reads: list[tuple[int, int, float]] = []
         """(offset, request, deadline) of reads that wait until that much is published here."""

@@ -1,0 +1,430 @@
+"""The operator of one shard: fences, elects and reconfigures, and stays out of the way of the data.
+
+It is a state machine like the nodes (`step`, `deadline`). All that it must not forget is in the metadata store,
+written before the step it stands for is taken (OX-2, OX-5): whoever reads the store knows what may have been done,
+and every step can be taken again. So after anything unexpected (its own death included) an operator does one thing:
+it reads, and goes on from there.
+
+Several operators at once exclude each other by compare-and-set (OX-3). Whoever is refused waits for a while whether
+the other gets on; only a shard that nobody touches meanwhile is taken over.
+
+That a node is gone is told from outside, by `Suspected`.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Protocol
+
+import msgspec
+
+from quorate.core import events
+from quorate.core.coordinated import metadata
+from quorate.core.coordinated.electing import Electing
+from quorate.core.coordinated.orders import CallOff, MoveLeader, Order, Reconfigure
+from quorate.core.coordinated.reshaping import Reshaping
+from quorate.core.coordinated.shard import Kind, Phase, Reconfiguration, Shard, Status
+from quorate.core.coordinated.tending import Tending
+from quorate.core.effects import Outcome, Reply, Send
+from quorate.core.entry import Member
+
+Then = Any
+"""What to do once something is written: a function without arguments."""
+
+
+class OperatorTuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    retry_s: float = 0.2
+    """What was not answered is asked again after this long."""
+    patience_s: float = 1.5
+    """A chosen leader that does not answer is given up, and a shard that another operator left half-done taken
+    over, after this long."""
+    watch_s: float = 2.0
+    """How often an operator with nothing to do looks whether another has died in the middle of something."""
+
+
+class Task(Protocol):
+    """What an operator is doing about its shard."""
+
+    def begin(self) -> None: ...
+
+    def receive(self, sender: Member, message: Any) -> None: ...
+
+    def suspected(self, node: int) -> None: ...
+
+    def retry(self) -> bool:
+        """Ask again whoever has not answered; False if nobody is asked."""
+        ...
+
+    def gave_up(self) -> None:
+        """It takes too long."""
+
+
+class Idle:
+    """Nothing is known: the store is being asked, or another operator is being waited for."""
+
+    def begin(self) -> None: ...
+
+    def receive(self, sender: Member, message: Any) -> None: ...
+
+    def suspected(self, node: int) -> None: ...
+
+    def retry(self) -> bool:
+        return False
+
+    def gave_up(self) -> None: ...
+
+
+class Operator:
+    def __init__(self, tuning: OperatorTuning, rng: Random, birth: Shard | None = None) -> None:
+        """`birth`: what to begin a shard with of which the store knows nothing."""
+        self.tuning = tuning
+        self.rng = rng
+        self.now = 0.0
+        self.version = 0
+        self.shard: Shard | None = None
+        """As this operator last read or wrote it."""
+        self.task: Task = Idle()
+        self.elections_count = 0
+        self.reconfigurations_count = 0
+        self._birth = birth
+        self._looked_at = 0
+        """The version that the last look found in the middle of something."""
+        self._take_over_at = 0.0
+        """Until then whoever has left the shard in the middle of something may go on with it."""
+        self._look_at: float | None = None
+        self._retry_at: float | None = None
+        self._give_up_at: float | None = None
+        self._token = 0
+        self._reading = False
+        self._is_peeking = False
+        self._writing: tuple[Shard, Then] | None = None
+        self._orders: list[tuple[Order, int]] = []
+        """Those that wait for their end, and the epoch then; one that is called off hears when that is stored."""
+        self._silent_at = -1
+        """The version that an unanswered write was based on: until there is another, it may yet be done."""
+        self._effects: list[Any] = []
+
+    # --- the door ---
+
+    def step(self, now: float, event: Any) -> list[Any]:
+        assert not self._effects
+        self.now = now
+        _HANDLERS[type(event)](self, event)
+        ordered, self._effects = self._effects, []
+        return ordered
+
+    def deadline(self) -> float | None:
+        times = (self._look_at, self._retry_at, self._give_up_at)
+        return min((time for time in times if time is not None), default=None)
+
+    def describe(self) -> str:
+        doing = type(self.task).__name__.lower()
+        return f"operator {doing} v{self.version} {self.shard if self.shard is not None else 'knows nothing'}"
+
+    # --- the store ---
+
+    def look(self) -> None:
+        """Forget what is under way, and go on from what the store says."""
+        self.task = Idle()
+        self._retry_at = self._give_up_at = None
+        self._writing = None
+        self._ask_store()
+        self._is_peeking = False
+
+    def peek(self) -> None:
+        """Whether what is under way is still what the store says: another operator may have ended it."""
+        self._ask_store()
+        self._is_peeking = True
+
+    def _ask_store(self) -> None:
+        self._reading = True
+        self._token += 1
+        self._look_at = self.now + self.tuning.patience_s  # The answer may never come.
+        self.emit(metadata.ReadShard(self._token))
+
+    def write(self, shard: Shard, then: Then) -> None:
+        """Nothing else is done until that is known to be written."""
+        assert self._writing is None
+        self.task = Idle()
+        self._token += 1
+        self._reading = False
+        self._writing = shard, then
+        self._retry_at = self._give_up_at = None
+        self._look_at = self.now + self.tuning.patience_s
+        self.emit(metadata.WriteShard(self._token, self.version, shard))
+
+    @property
+    def is_waiting_for_store(self) -> bool:
+        return (self._reading and not self._is_peeking) or self._writing is not None
+
+    def _read(self, event: metadata.ShardRead) -> None:
+        if event.token != self._token or not self._reading:
+            return
+        self._reading = False
+        if self._is_peeking and event.version == self.version:
+            self._look_at = self.now + self.tuning.watch_s
+            return
+        self.task = Idle()
+        self._retry_at = self._give_up_at = None
+        before, self.version, self.shard = self._looked_at, event.version, event.shard
+        self._looked_at = event.version
+        if self.shard is None:
+            for order, _ in self._orders.copy():
+                self._end(order, Outcome.REFUSED, "there is no such shard")
+            if self._birth is not None:
+                self.write(self._birth, self.elect)
+            return
+        self._judge_orders()
+        half_done = self.shard.status is Status.ELECTION or self.shard.reconfiguration is not None
+        if half_done and before and before != event.version:
+            # Somebody is at it. If they get on, this version will not be the newest for long.
+            self._take_over_at = self.now + self.tuning.patience_s * (2.0 + 2.0 * self.rng.random())
+        if half_done and self.now < self._take_over_at:
+            self._look_at = min(self._take_over_at, self.now + self.tuning.patience_s / 2)
+            return
+        self.go_on()
+
+    def _written(self, event: metadata.ShardWritten) -> None:
+        if event.token != self._token or self._writing is None:
+            return
+        (self.shard, then), self._writing = self._writing, None
+        self.version = self._looked_at = event.version
+        self._look_at = None
+        then()
+
+    def _refused(self, event: metadata.WriteRefused) -> None:
+        """Another operator was faster. It is perhaps alive: do not undo its work at once."""
+        if event.token == self._token and self._writing is not None:
+            self._looked_at = self.version
+            self.look()
+
+    def _silent(self, event: metadata.StoreSilent) -> None:
+        if event.token != self._token:
+            return
+        if self._writing is not None:
+            self._looked_at = 0  # What this operator may have written itself needs no waiting.
+            self._take_over_at = 0.0
+            self._silent_at = self.version
+        self._reading = False
+        self._writing = None
+        self._look_at = self.now + self.tuning.retry_s
+
+    # --- tasks ---
+
+    def go_on(self) -> None:
+        """Take up whatever the store says is to be done."""
+        shard = self.shard
+        assert shard is not None
+        if shard.status is Status.ELECTION:
+            self.elect()  # With another epoch: what came of this one nobody knows.
+        elif shard.reconfiguration is None:
+            self.begin(Tending(self))
+        elif shard.reconfiguration.phase is Phase.WANTED:
+            self._begin_wanted(shard, shard.reconfiguration)
+        else:
+            self.begin(Reshaping(self))
+
+    def begin(self, task: Task) -> None:
+        self.task = task
+        self._retry_at = self._give_up_at = None
+        self._look_at = self.now + self.tuning.watch_s
+        task.begin()
+
+    def elect(self, *, avoid: Member | None = None) -> None:
+        """Let the next epoch begin: first in the store, then anywhere else (OX-5)."""
+        shard = self.shard
+        assert shard is not None
+        self.elections_count += 1
+        change = shard.reconfiguration
+        if change is not None and change.phase in (Phase.PREPARE, Phase.ABORT) and not change.again:
+            change = None  # Nobody counts otherwise yet: as if it had not begun (OX-28).
+        elif change is not None and change.kind is Kind.CONTRACT and change.phase is not Phase.WANTED:
+            change = msgspec.structs.replace(change, phase=Phase.WANTED, again=True)
+        following = Shard(shard.epoch + 1, Status.ELECTION, shard.ensemble, None, change)
+        self.write(following, lambda: self.begin(Electing(self, avoid)))
+
+    def _begin_wanted(self, shard: Shard, change: Reconfiguration) -> None:
+        if change.old is not None and change.old == shard.leader:
+            self.begin(Tending(self))  # Nobody else could lead; perhaps later.
+            return
+        self.reconfigure(change)
+
+    def reconfigure(self, change: Reconfiguration) -> None:
+        """The next epoch, with the same leader (OX-27)."""
+        shard = self.shard
+        assert shard is not None
+        assert shard.status is Status.STEADY
+        assert change.old != shard.leader, "a leader is moved first (OX-31)"
+        self.reconfigurations_count += 1
+        change = msgspec.structs.replace(change, phase=Phase.PREPARE)
+        following = Shard(shard.epoch + 1, Status.STEADY, shard.ensemble, shard.leader, change)
+        self.write(following, lambda: self.begin(Reshaping(self)))
+
+    # --- for tasks ---
+
+    def emit(self, effect: Any) -> None:
+        self._effects.append(effect)
+
+    def send(self, to: Member, message: Any) -> None:
+        self.emit(Send(to.node, message))
+
+    def retry_after(self, seconds: float) -> None:
+        self._retry_at = self.now + seconds
+
+    def give_up_after(self, seconds: float) -> None:
+        self._give_up_at = self.now + seconds
+
+    # --- facts ---
+
+    def _started(self, _: events.Started) -> None:
+        self.look()
+
+    def _received(self, event: events.Received) -> None:
+        if self.shard is None or self._writing is not None:
+            return  # Whatever it says will be asked for again.
+        if event.message.epoch > self.shard.epoch:
+            if not self.is_waiting_for_store:
+                self.look()  # Another operator has been at work.
+            return
+        if event.message.epoch == self.shard.epoch:
+            self.task.receive(event.sender, event.message)
+
+    def _suspected(self, event: events.Suspected) -> None:
+        self.task.suspected(event.node)
+
+    def _time_passed(self, _: events.TimePassed) -> None:
+        if self._give_up_at is not None and self.now >= self._give_up_at:
+            self._give_up_at = None
+            self.task.gave_up()
+        if self._retry_at is not None and self.now >= self._retry_at:
+            self._retry_at = None
+            if self.task.retry():
+                self.retry_after(self.tuning.retry_s)
+        if self._look_at is not None and self.now >= self._look_at:
+            if type(self.task) is Idle:
+                self.look()
+            else:
+                self.peek()
+
+    # --- orders ---
+
+    def _commanded(self, event: events.Commanded) -> None:
+        order: Order = event.command
+        why = self._why_not(order)
+        if why:
+            self.emit(Reply(order.request, Outcome.REFUSED, why=why))
+            return
+        shard = self.shard
+        assert shard is not None
+        self._orders.append((order, shard.epoch))
+        change = shard.reconfiguration
+        if isinstance(order, MoveLeader):
+            self.elect(avoid=shard.leader)
+        elif isinstance(order, CallOff):
+            assert change is not None
+            if change.phase is not Phase.ABORT:  # Else that is under way, and serves this order, too.
+                self.call_off()
+        else:
+            change = Reconfiguration(order.kind, Phase.WANTED, order.old, order.new)
+            if order.old == shard.leader and order.old is not None:
+                # First the leader is moved; and whoever goes on with that knows what for.
+                wanted = msgspec.structs.replace(shard, reconfiguration=change)
+                self.write(wanted, self.elect)
+            else:
+                self.reconfigure(change)
+
+    def _why_not(self, order: Order) -> str:
+        """Why this cannot be begun now (OX-26); empty if it can."""
+        shard = self.shard
+        if shard is None or self.is_waiting_for_store:
+            return "the metadata store has not answered yet"
+        change = shard.reconfiguration
+        if isinstance(order, CallOff):
+            if change is None or change.phase is Phase.COMMIT or change.again:
+                return "nothing is under way that could still be called off"
+            return "" if shard.status is Status.STEADY else "an election is under way"
+        if shard.status is not Status.STEADY:
+            return "an election is under way"
+        if change is not None:
+            return f"another reconfiguration is under way: {change}"
+        if not isinstance(order, Reconfigure):
+            return ""
+        if (order.old is None) != (order.kind is Kind.EXPAND) or (order.new is None) != (
+            order.kind is Kind.CONTRACT
+        ):
+            return f"{order.kind} names the wrong nodes"
+        others = [member.node for member in shard.ensemble if member != order.old]
+        if order.new is not None and order.new not in shard.ensemble and order.new.node in others:
+            return f"node {order.new.node} is in the ensemble with another disk; swap that for this one"
+        if order.old is not None and order.old not in shard.ensemble:
+            return f"node {order.old.node} is not in the ensemble"
+        if order.new is not None and order.new in shard.ensemble:
+            return f"node {order.new.node} is in the ensemble already"
+        if order.old is not None and order.new is None and len(shard.ensemble) == 1:
+            return "the last copy cannot be removed"
+        if order.old is not None and order.old == shard.leader and len(shard.ensemble) == 1:
+            return "nobody else could lead; add a node first"
+        return ""
+
+    def call_off(self) -> None:
+        """What is wanted or being prepared is not to be; the leader hears of it."""
+        shard = self.shard
+        assert shard is not None
+        change = shard.reconfiguration
+        assert change is not None
+        assert change.phase in (Phase.WANTED, Phase.PREPARE)
+        assert not change.again
+        if change.phase is Phase.WANTED:
+            self.write(msgspec.structs.replace(shard, reconfiguration=None), self.settled)
+            return
+        change = msgspec.structs.replace(change, phase=Phase.ABORT)
+        aborted = msgspec.structs.replace(shard, reconfiguration=change)
+        self.write(aborted, lambda: self.begin(Reshaping(self)))
+
+    def settled(self) -> None:
+        """An election or a reconfiguration is over."""
+        self._judge_orders()
+        self.go_on()
+
+    def _judge_orders(self) -> None:
+        """Whether what was ordered has happened, or can no longer happen."""
+        for order, epoch in self._orders.copy():
+            self._judge(order, epoch)
+
+    def _judge(self, order: Order, epoch: int) -> None:
+        shard = self.shard
+        assert shard is not None
+        change = shard.reconfiguration
+        if isinstance(order, MoveLeader):
+            if shard.status is Status.STEADY:
+                self._end(order, Outcome.SETTLED if shard.epoch > epoch else Outcome.TIMED_OUT)
+        elif isinstance(order, CallOff):
+            if change is None or change.phase is Phase.COMMIT:
+                self._end(order, Outcome.SETTLED if change is None else Outcome.TIMED_OUT)
+        else:
+            is_in = order.new is None or order.new in shard.ensemble
+            is_out = order.old is None or order.old not in shard.ensemble
+            if is_in and is_out:
+                self._end(order, Outcome.SETTLED)
+            elif change is None or (change.old, change.new) != (order.old, order.new):
+                self._end(order, Outcome.TIMED_OUT, "it was dropped; nothing has changed")
+
+    def _end(self, order: Order, outcome: Outcome, why: str = "") -> None:
+        self._orders = [other for other in self._orders if other[0] is not order]
+        if outcome is Outcome.TIMED_OUT and self.version == self._silent_at:
+            outcome, why = Outcome.UNKNOWN, "the metadata store has not answered: it may yet be done"
+        leader = self.shard.leader.node if self.shard is not None and self.shard.leader is not None else 0
+        self.emit(Reply(order.request, outcome, leader=leader, why=why))
+
+
+_HANDLERS: dict[type, Any] = {
+    events.Started: Operator._started,
+    events.Received: Operator._received,
+    events.Suspected: Operator._suspected,
+    events.Commanded: Operator._commanded,
+    events.TimePassed: Operator._time_passed,
+    metadata.ShardRead: Operator._read,
+    metadata.ShardWritten: Operator._written,
+    metadata.WriteRefused: Operator._refused,
+    metadata.StoreSilent: Operator._silent,
+}

@@ -1,0 +1,137 @@
+"""The leader's part of a reconfiguration: the old node counts no more, the new one begins to (OX-29 to OX-35).
+
+A change that is prepared or done is known by its epoch, so each request can come again, and is answered again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorate.core.coordinated.messages import (
+    AbortReconfigurationRequest,
+    AbortReconfigurationResponse,
+    CommitReconfigurationRequest,
+    CommitReconfigurationResponse,
+    PrepareReconfigurationRequest,
+    PrepareReconfigurationResponse,
+)
+from quorate.core.coordinated.shard import Reconfiguration
+from quorate.core.entry import Member
+
+if TYPE_CHECKING:
+    from quorate.core.coordinated.leader import Leader
+
+
+class Reconfiguring:
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+        self._change: Reconfiguration | None = None
+        """What this epoch was adopted for; None: an election, or a change that was called off."""
+        self._is_done = False
+        self._settled_before = -1
+        """What was settled when it was prepared: the new node must have all of it before anybody counts on it."""
+        self._asker = 0
+        """The operator that waits for a snapshot."""
+        self.inactive: Member | None = None
+        """Still in the ensemble, and not counted."""
+
+    # --- prepare ---
+
+    def prepare(self, operator: Member, message: PrepareReconfigurationRequest) -> None:
+        replica = self._leader.replica
+        is_new = message.epoch == replica.epoch + 1
+        if is_new and not self._leader.knows_what_is_settled:
+            return  # The new node could get too little. It is asked again.
+        if is_new:
+            self._prepare(message.epoch, message.reconfiguration)
+        if not self._is_about(message.epoch, message.reconfiguration):
+            replica.send(operator.node, PrepareReconfigurationResponse(message.epoch, prepared=False))
+            return
+        self._asker = operator.node
+        self.go_on()
+        if (
+            self._asker and not is_new
+        ):  # It takes its time. But the epoch is adopted, and others can be gathered.
+            replica.send_when_saved(
+                self._asker, PrepareReconfigurationResponse(replica.epoch, True, ready=False)
+            )
+
+    def _prepare(self, epoch: int, change: Reconfiguration) -> None:
+        leader = self._leader
+        assert change.old != leader.replica.me, "a leader is moved first (OX-31)"
+        self._change, self._is_done = change, False
+        self._settled_before = leader.replica.commit
+        if change.old is not None:
+            leader.detach(change.old)  # Its acknowledgements stop counting here (D12).
+            self.inactive = change.old
+        leader.adopt(epoch)
+
+    def go_on(self) -> None:
+        """Answer as soon as there is a snapshot that has everything the new node must have."""
+        replica = self._leader.replica
+        if not self._asker or self._change is None:
+            return
+        snapshot = replica.snapshot
+        if self._change.new is None or self._settled_before < 0:
+            snapshot = None
+        elif snapshot is None or snapshot.last.offset < self._settled_before:
+            replica.take_snapshot()
+            return
+        response = PrepareReconfigurationResponse(replica.epoch, prepared=True, snapshot=snapshot)
+        replica.send_when_saved(self._asker, response)
+        self._asker = 0
+
+    def _is_about(self, epoch: int, change: Reconfiguration) -> bool:
+        same = self._change is not None and self._change.same_as(change)
+        return same and epoch == self._leader.replica.epoch
+
+    # --- commit ---
+
+    def commit(self, operator: Member, message: CommitReconfigurationRequest) -> None:
+        change = message.reconfiguration
+        leads = self._is_about(message.epoch, change)
+        if leads and not self._is_done:
+            self._commit(change)
+        done = leads and self._is_done and self._is_enough()
+        if self._was_elected_with(message.epoch, change):
+            leads, done = True, self._leader.knows_what_is_settled
+        self._leader.replica.send(operator.node, CommitReconfigurationResponse(message.epoch, leads, done))
+
+    def _is_enough(self) -> bool:
+        """What is settled is on a majority of the new ensemble: nobody has to remember that it was another one."""
+        return self._leader.reached_by(self._leader.ensemble) >= self._leader.replica.commit
+
+    def _was_elected_with(self, epoch: int, change: Reconfiguration) -> bool:
+        """An election has completed it, and this leader was told its outcome."""
+        ensemble = self._leader.ensemble
+        is_applied = change.applied_to(ensemble) == ensemble
+        return self._change is None and epoch == self._leader.replica.epoch and is_applied
+
+    def _commit(self, change: Reconfiguration) -> None:
+        leader = self._leader
+        ensemble = change.applied_to(leader.ensemble)
+        assert leader.knows_what_is_settled
+        if change.new is None and leader.reached_by(ensemble) < leader.replica.commit:
+            return  # Something settled would be on fewer than a majority (OX-34).
+        self._is_done = True
+        self.inactive = None
+        leader.ensemble = ensemble
+        leader.replica.tell(ensemble)
+        if change.new is not None:
+            leader.attach_somewhere(change.new)
+        leader.persisted()  # Fewer may be needed now.
+
+    # --- call off ---
+
+    def abort(self, operator: Member, message: AbortReconfigurationRequest) -> None:
+        leader = self._leader
+        replica = leader.replica
+        if message.epoch == replica.epoch + 1:  # It has never heard of what is called off.
+            self._change = None
+            leader.adopt(message.epoch)
+        elif self._is_about(message.epoch, message.reconfiguration) and not self._is_done:
+            old, self.inactive, self._change = self.inactive, None, None
+            if old is not None:
+                leader.attach_somewhere(old)
+        leads = message.epoch == replica.epoch and self._change is None
+        replica.send_when_saved(operator.node, AbortReconfigurationResponse(message.epoch, leads))

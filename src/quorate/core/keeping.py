@@ -1,0 +1,455 @@
+"""What every protocol's replica does alike: it keeps a log.
+
+Disk orders and their completions, what is settled and published, snapshots and repair are the same in every room,
+and apart from leadership. A room's `Replica` is a `Keeper` with an epoch of its own making, its messages, and its
+roles; the roles hold what differs between them. Legal transitions are in one place, `become`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, ClassVar
+
+from quorate.core import effects, events
+from quorate.core.effects import Effect
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span
+from quorate.core.log import LogView
+from quorate.core.ordering import Ordering
+from quorate.core.repairing import (
+    REMOVED,
+    REPAIR_BYTES_MAX,
+    REPAIR_ENTRIES_MAX,
+    HaveEntries,
+    Repairing,
+    WantEntries,
+    why_not,
+)
+from quorate.core.staging import Staging
+from quorate.core.waiting import Waiting
+
+
+class Keeper:
+    """One copy of one partition's log."""
+
+    roles: ClassVar[Mapping[str, type[Any]]]
+    transitions: ClassVar[frozenset[tuple[str, str]]]
+    handlers: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
+    resting: ClassVar[str]
+    """The role of whoever does not lead, and does not try to."""
+
+    def __init__(self, config: Any, rng: Random) -> None:
+        self.config = config
+        self.me: Member = config.me
+        self.rng = rng
+        self.now = 0.0
+        self.epoch = 0
+        self.owed = NOWHERE
+        """A head that was once promised and had to be given up to damage."""
+        self.leader = 0
+        self.commit = -1
+        """The highest offset known to be settled."""
+        self.published = -1
+        """What of it was flushed here and handed to machines and readers."""
+        self.verified = NOWHERE
+        """Follower: the last entry known to agree with the leader of this epoch (OR-10)."""
+        self.snapshot: Snapshot | None = None
+        self.staging: Staging | None = None
+        self.peers: tuple[int, ...] = ()
+        """The other nodes that hold this log."""
+        self.waiting = Waiting(self)
+        self.repairing = Repairing((), config.tuning.repair_retry_s)
+        self.log: LogView
+        self.ordering: Ordering
+        self.role: Any
+        self._state_io = 0
+        self._repairs: list[tuple[int, tuple[Header, ...]]] = []
+        self._serving: dict[int, tuple[int, WantEntries]] = {}
+        self._tokens = 0
+        self._taking_snapshot = False
+        self._effects: list[Effect] = []
+
+    # --- the door ---
+
+    def step(self, now: float, event: events.Event) -> list[Effect]:
+        """Tell the replica a fact; carry out what it orders, in order."""
+        assert not self._effects
+        self.now = now
+        self.handlers[type(event)](self, event)
+        ordered, self._effects = self._effects, []
+        return ordered
+
+    def deadline(self) -> float | None:
+        """When to be woken; None: not at all."""
+        mine: float | None = self.role.deadline
+        if not self.log.faulty and self.waiting.deadline is None:
+            return mine
+        others = (mine, self.repairing.deadline(self.log), self.waiting.deadline)
+        return min((due for due in others if due is not None), default=None)
+
+    @property
+    def durable(self) -> EntryId:
+        return self.ordering.durable
+
+    @property
+    def leads_from(self) -> int | None:
+        """The first offset of the epoch that this replica leads; None if it does not lead.
+
+        Once that is settled, everything unsettled in its log was proposed to this very replica.
+        """
+        first: int | None = self.role.leads_from
+        return first
+
+    @property
+    def faulty(self) -> bool:
+        """This log misses something that was promised: counted when voting, never eligible to lead."""
+        return bool(self.log.faulty) or self.owed > self.log.head or self.lacks_snapshot
+
+    @property
+    def lacks_snapshot(self) -> bool:
+        """The log starts behind a snapshot that cannot be read."""
+        return self.snapshot is None and self.log.base != NOWHERE
+
+    @property
+    def installing(self) -> bool:
+        """Whether a snapshot is being put in the log's place."""
+        return self.staging is not None and self.staging.install_io > 0
+
+    @property
+    def claim(self) -> EntryId:
+        """The head that this replica answers for: what it has, or what it owes."""
+        return max(self.log.head, self.owed)
+
+    # --- what a room adds ---
+
+    def describe(self) -> str:
+        """In one line, for people."""
+        raise NotImplementedError
+
+    def can_lead(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def voting_peers(self) -> tuple[int, ...]:
+        """The other nodes that count."""
+        raise NotImplementedError
+
+    def has_quorum(self, members: set[Member]) -> bool:
+        """Whether these are enough to decide something."""
+        raise NotImplementedError
+
+    def saved_state(self) -> Any:
+        """What must not be forgotten beside the log."""
+        raise NotImplementedError
+
+    def controls_changed(self) -> None:
+        """Control entries came, or were cut, or a snapshot took their place."""
+
+    def release(self, effect: Effect) -> None:
+        """What waited for the disk may be said now."""
+        self.emit(effect)
+
+    def have_snapshot(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    # --- orders ---
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def send(self, to: int, message: Any) -> None:
+        self._effects.append(effects.Send(to, message))
+
+    def send_when_saved(self, to: int, message: Any) -> None:
+        """An answer that depends on the epoch or the vote waits until they are durable (YB-7)."""
+        if self._state_io > self.ordering.persisted:
+            self.ordering.hold(self.ordering.issued, effects.Send(to, message))
+        else:
+            self.send(to, message)
+
+    def send_when_durable(self, to: int, message: Any) -> None:
+        """An answer that names the head waits until everything that was ordered is flushed."""
+        if self.ordering.idle:
+            self.send(to, message)
+        else:
+            self.ordering.hold(self.ordering.issued, effects.Send(to, message))
+
+    def append(self, headers: tuple[Header, ...]) -> None:
+        controls_count = len(self.log.controls)
+        self.log.append(headers)
+        io = self.ordering.issue()
+        self.ordering.appended(io, self.epoch, self.log.head)
+        self.emit(effects.Append(io, headers))
+        if len(self.log.controls) != controls_count:
+            self.controls_changed()
+
+    def cut(self, to: EntryId) -> None:
+        assert to.offset >= self.commit, "what is settled is never cut"
+        self.log.cut(to)
+        self.ordering.cut(to)
+        self.emit(effects.Cut(self.ordering.issue(), to))
+        self.controls_changed()
+
+    def give_up(self, span: Span) -> None:
+        """The leader's log is not what was lost here: neither the span nor anything above it stands."""
+        self.owe(self.log.head)
+        self.cut(span.before)
+        if self.verified.offset > span.before.offset:
+            self.verified = span.before
+
+    def save_state(self) -> int:
+        self._state_io = self.ordering.issue()
+        self.emit(effects.SaveState(self._state_io, self.saved_state()))
+        return self._state_io
+
+    def owe(self, head: EntryId) -> None:
+        """Something that may have been promised is about to be given up: never forget that it was there."""
+        if head > self.owed:
+            self.owed = head
+            self.save_state()
+
+    def read(self, *, first: int, last: int, bytes_max: int) -> int:
+        self._tokens += 1
+        self.emit(effects.Read(self._tokens, first, last, bytes_max))
+        return self._tokens
+
+    def install(self, staging: Staging) -> None:
+        """A log that holds the snapshot's end keeps what is above it; another is replaced as a whole, and
+        what it held, which was perhaps promised to somebody, is owed."""
+        last = staging.snapshot.last
+        staging.keep = self.log.holds(last)
+        if not staging.keep and self.log.head > last:
+            self.owe(self.log.head)
+        staging.install_io = self.ordering.issue()
+        self.emit(effects.InstallSnapshot(staging.install_io, staging.snapshot, staging.keep))
+
+    def take_snapshot(self) -> None:
+        if not self._taking_snapshot:
+            self._taking_snapshot = True
+            self.emit(effects.TakeSnapshot())
+
+    # --- roles ---
+
+    def become(self, name: str) -> None:
+        """The only place where a role ends and another begins."""
+        assert (self.role.name, name) in self.transitions, (self.role.name, name)
+        self.role.leave()
+        self.role = self.roles[name](self)
+        self.role.enter()
+
+    def stand_down(self) -> None:
+        """Give leadership or candidacy up within the epoch."""
+        self.leader = 0
+        self.become(self.resting)
+
+    # --- what is settled ---
+
+    def advance_commit(self, to: int) -> None:
+        """Commit never falls, and never passes the log's end."""
+        if to <= self.commit:
+            return
+        assert to <= self.log.head.offset
+        self.commit = to
+        self.publish()
+
+    def publish(self) -> None:
+        """Machines and readers get what is settled and flushed here, so that no restart takes it back."""
+        to = min(self.commit, self.ordering.durable.offset)
+        if to <= self.published:
+            return
+        self.published = to
+        self.log.settle(to)  # Not before it is flushed: a full disk may yet take it from this log.
+        self.emit(effects.Commit(to))
+        self.waiting.published()
+        every = self.config.tuning.snapshot_every
+        covered = self.snapshot.last.offset if self.snapshot is not None else -1
+        if every and to - covered >= every:
+            self.take_snapshot()
+
+    def verify(self, verified: EntryId, commit: int) -> None:
+        """Commit moves after the append, and only as far as the logs are known to agree (OR-9, OR-10)."""
+        if verified.offset > self.verified.offset:
+            self.verified = verified
+        self.advance_commit(min(commit, self.verified.offset))
+
+    def flushed_agreement(self) -> int:
+        """What a follower may acknowledge: durable, verified with this leader, and readable."""
+        offset = min(self.ordering.durable.offset, self.verified.offset)
+        return min(offset, self.log.intact_below()) if self.log.faulty else offset
+
+    def last_at_or_below(self, position: EntryId) -> EntryId:
+        """Our last known position at or below `position` in offset and epoch."""
+        found = self.log.epochs.last_shared(position, self.log.head)
+        span = self.log.span_at(found.offset)
+        return found if span is None or found == span.last else span.before
+
+    # --- facts that every role takes alike ---
+
+    def recover(self, recovered: events.Recovered, *, epoch: int, owed: EntryId) -> None:
+        """What the disk says, and the epoch that was saved."""
+        self.log = LogView(recovered)
+        self.ordering = Ordering(recovered.head)
+        # An entry's epoch was adopted before the entry was written, whatever became of the saved state.
+        self.epoch = max(epoch, recovered.head.epoch)
+        self.owed = owed
+        self.commit = max(recovered.commit, recovered.base.offset)
+        if recovered.snapshot is not None:
+            self.have_snapshot(recovered.snapshot)
+
+    def _proposed(self, event: events.Proposed) -> None:
+        self.role.proposed(event)
+
+    def _read_asked(self, event: events.ReadAsked) -> None:
+        if event.level is events.ReadLevel.AT_OFFSET:
+            self.waiting.read(event.offset, event.request)
+        else:
+            self.role.asked_to_read(event)
+
+    def _persisted(self, event: events.Persisted) -> None:
+        for effect in self.ordering.complete(event.io):
+            self.release(effect)
+        while self._repairs and self._repairs[0][0] <= event.io:
+            self.log.repaired(self._repairs.pop(0)[1])
+            self.controls_changed()
+        self.publish()
+        if self.staging is not None and 0 < self.staging.install_io <= event.io:
+            self._installed(self.staging)
+        self.role.persisted()
+
+    def _installed(self, staging: Staging) -> None:
+        snapshot = staging.snapshot
+        self.staging = None
+        self.have_snapshot(snapshot)
+        if staging.keep:
+            self.log.remove_prefix(snapshot.last)
+        else:
+            self.log.restart_after(snapshot.last)
+            self.ordering.restarted_after(snapshot.last)
+            self.verified = min(self.verified, snapshot.last, key=lambda entry: entry.offset)
+        self.controls_changed()
+        self.role.installed(snapshot)
+
+    def _failed(self, event: events.Failed) -> None:
+        """The disk refused an order (it is full): the log ends where it is durable, and is said anew."""
+        self.ordering.fail(event.io)
+        self._repairs.clear()
+        self.staging = None
+        self.stand_down()
+        to = self.ordering.durable
+        span = self.log.span_at(to.offset)
+        agreed = to
+        if span is not None and to != span.last and span.before.offset < self.published:
+            # The place to cut at is unreadable, and with it something that was handed out: that is never given
+            # up. So the disk has what it had, and what is settled of it will be mended.
+            agreed, to = span.before, event.head
+            self.log.fall_back(agreed, to)
+            self.ordering.durable = to
+            self.controls_changed()
+        elif span is not None and to != span.last:
+            # Nothing of it was handed out: give up the whole span, and owe it.
+            agreed = to = span.before
+            self.owe(self.claim)
+            self.ordering.cut(to)
+        if self.log.head != to:
+            self.log.cut(to)
+            self.controls_changed()
+        if self.verified.offset > agreed.offset:
+            self.verified = agreed
+        self.commit = min(self.commit, max(agreed.offset, self.published))  # Will be told again.
+        self.emit(effects.Cut(self.ordering.issue(), to))
+        self.save_state()
+
+    def _loaded(self, event: events.Loaded) -> None:
+        wanted = self._serving.pop(event.token, None)
+        if wanted is None:
+            self.role.loaded(event)
+            return
+        node, message = wanted
+        headers = tuple(header for header in event.headers if header.last <= message.span.last.offset)
+        self.send(node, HaveEntries(self.epoch, message.span, headers[:REPAIR_ENTRIES_MAX]))
+
+    def _snapshot_taken(self, event: events.SnapshotTaken) -> None:
+        self._taking_snapshot = False
+        covered = self.snapshot.last.offset if self.snapshot is not None else -1
+        if self.installing or event.snapshot.last.offset <= covered:
+            return  # One that came from the leader is newer.
+        self.have_snapshot(event.snapshot)
+        self.role.snapshot_taken()
+        to = self.log.boundary_at_or_below(event.snapshot.last.offset - self.config.tuning.keep_behind)
+        if to is None or to.offset <= self.log.base.offset or self.log.span_at(to.offset) is not None:
+            return
+        self.log.remove_prefix(to)
+        self.emit(effects.RemovePrefix(self.ordering.issue(), to))
+
+    def _snapshot_lost(self, _: events.SnapshotLost) -> None:
+        """The machine is whole, only its snapshot is not: take another; the leader has one if that fails."""
+        self.snapshot = None
+        self.take_snapshot()
+
+    def _snapshot_failed(self, _: events.SnapshotFailed) -> None:
+        self._taking_snapshot = False
+
+    def _damaged(self, event: events.Damaged) -> None:
+        """Unreadable bytes: mark them, ask the peers, and do not lead meanwhile."""
+        self.log.mark_faulty(event.span)
+        if self.log.faulty and self.role.needs_whole_log:
+            self.stand_down()
+
+    def _suspected(self, event: events.Suspected) -> None:
+        self.role.suspected(event.node)
+
+    def _commanded(self, event: events.Commanded) -> None:
+        self.role.commanded(event.command)
+
+    def _time_passed(self, _: events.TimePassed) -> None:
+        asked = self.repairing.ask(self.now, self.log)
+        if asked is not None:
+            peer, span = asked
+            self.send(peer, WantEntries(self.epoch, span))
+        self.waiting.woke()
+        if self.role.deadline is not None and self.now >= self.role.deadline:
+            self.role.woke()
+
+    # --- repair ---
+
+    def want_entries(self, sender: Member, message: WantEntries) -> None:
+        """Somebody has lost entries: whoever can, helps."""
+        reason = why_not(self.log, message.span)
+        if reason:
+            self.send(sender.node, HaveEntries(self.epoch, message.span, why_not=reason))
+            return
+        span = message.span
+        token = self.read(first=span.first_offset, last=span.last.offset, bytes_max=REPAIR_BYTES_MAX)
+        self._serving[token] = (sender.node, message)
+
+    def have_entries(self, sender: Member, message: HaveEntries) -> None:
+        if message.why_not:
+            if self.repairing.answered(self.log, peer=sender.node, span=message.span, reason=message.why_not):
+                self.emit(effects.Report("every copy of these entries is damaged", message.span, self.me))
+            if message.why_not == REMOVED:
+                self.role.beyond_repair()
+            return
+        self.repair(self.repairing.usable(self.log, message.span, message.headers))
+
+    def repair(self, headers: tuple[Header, ...]) -> None:
+        if headers and not self._repairs:  # One at a time: the span moves when it is durable.
+            io = self.ordering.issue()
+            self._repairs.append((io, headers))
+            self.emit(effects.Repair(io, headers))
+
+
+COMMON_HANDLERS: dict[type, Callable[[Any, Any], None]] = {
+    events.Proposed: Keeper._proposed,
+    events.ReadAsked: Keeper._read_asked,
+    events.Persisted: Keeper._persisted,
+    events.Failed: Keeper._failed,
+    events.Loaded: Keeper._loaded,
+    events.SnapshotTaken: Keeper._snapshot_taken,
+    events.SnapshotFailed: Keeper._snapshot_failed,
+    events.SnapshotLost: Keeper._snapshot_lost,
+    events.Damaged: Keeper._damaged,
+    events.Suspected: Keeper._suspected,
+    events.Commanded: Keeper._commanded,
+    events.TimePassed: Keeper._time_passed,
+}
+"""All but `Started` and `Received`, which are a room's own. A room that overrides another has to name it, too."""

@@ -1,0 +1,184 @@
+"""What a leader does alike in every protocol: takes proposals, streams its log to cursors, answers what is settled.
+
+Entries go to the followers while they are still being flushed here; the leader counts itself like anybody else,
+when its own flush is done. How a follower comes to be streamed to, and who counts, is each room's own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from quorate.core import effects, events
+from quorate.core.cursor import Cursor, Phase
+from quorate.core.effects import Outcome
+from quorate.core.entry import Header, Kind, Member, NoOp
+from quorate.core.roles import Role
+
+
+class Leading(Role):
+    name = "leader"
+    needs_whole_log = True
+
+    def __init__(self, replica: Any) -> None:
+        super().__init__(replica)
+        self.cursors: dict[int, Cursor] = {}
+        self._matched: dict[Member, int] = {}
+        """What each of those who count has flushed of this log; only the right incarnations get in."""
+        self._pending: deque[tuple[int, int, int, int]] = deque()
+        """(last offset, first offset, request, timestamp) of proposals that wait for their commit."""
+        self._readers: dict[int, int] = {}
+        self._epoch_first = -1
+        self.entered_at: float = replica.now
+
+    @property
+    def leads_from(self) -> int:
+        return self._epoch_first
+
+    @property
+    def has_settled(self) -> bool:
+        """Something of the own epoch is settled: nothing that was settled before is unknown here."""
+        return bool(self.replica.commit >= self._epoch_first)
+
+    def leave(self) -> None:
+        """Whoever still waits hears *unknown*: the next leader may commit the entries yet (rule 9)."""
+        for _, _, request, _ in self._pending:
+            self.replica.emit(effects.Reply(request, Outcome.UNKNOWN))
+        self._pending.clear()
+
+    # --- what a room says ---
+
+    def is_open(self, event: events.Proposed) -> bool:
+        """Whether proposals are taken at all just now."""
+        return True
+
+    def stamp(self, event: events.Proposed) -> int:
+        """The timestamp of a proposal that is taken; 0 where none are given out."""
+        return 0
+
+    def send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
+        raise NotImplementedError
+
+    def begin_snapshot(self, cursor: Cursor) -> None:
+        """What this follower needs is no longer in the log."""
+        raise NotImplementedError
+
+    # --- proposals ---
+
+    def begin_epoch(self) -> None:
+        """Nothing of earlier epochs commits by counting: the first entry of the own one carries it (YB-19, D12)."""
+        replica = self.replica
+        self._epoch_first = replica.log.head.offset + 1
+        noop = NoOp(replica.me.node)
+        replica.append((Header(replica.epoch, self._epoch_first, kind=Kind.CONTROL, control=noop),))
+
+    def proposed(self, event: events.Proposed) -> None:
+        replica = self.replica
+        too_many = len(self._pending) >= replica.config.tuning.uncommitted_entries_max
+        if too_many or not self.is_open(event):
+            replica.emit(effects.Reply(event.request, Outcome.BUSY, leader=replica.me.node))
+            return
+        timestamp = self.stamp(event)
+        first = offset = replica.log.head.offset + 1
+        headers = []
+        for header in event.headers:
+            headers.append(
+                Header(
+                    replica.epoch, offset, header.count, header.size, header.kind, header.flags, header.crc
+                )
+            )
+            offset += header.count
+        replica.append(tuple(headers))
+        self._pending.append((offset - 1, first, event.request, timestamp))
+        self.appended()
+
+    def appended(self) -> None:
+        """The log goes on: let everybody have it."""
+        self.wake()
+        for cursor in self.cursors.values():
+            if cursor.phase is Phase.STREAMING:
+                self.stream(cursor)
+
+    def wake(self) -> None:
+        """Something happened: the leader ticks again."""
+        if self.deadline is None:
+            self.deadline = self.replica.now + self.replica.config.tuning.heartbeat_s
+
+    def settle(self, reached: int) -> None:
+        """Everything up to there counts as settled: answer whoever waits for it."""
+        replica = self.replica
+        replica.advance_commit(reached)
+        while self._pending and self._pending[0][0] <= reached:
+            _, first, request, timestamp = self._pending.popleft()
+            settled = Outcome.SETTLED
+            replica.emit(effects.Reply(request, settled, first, replica.epoch, timestamp=timestamp))
+
+    # --- streaming ---
+
+    def stream(self, cursor: Cursor) -> None:
+        replica = self.replica
+        tuning = replica.config.tuning
+        log = replica.log
+        while cursor.next <= log.head.offset and cursor.has_room(
+            bytes_max=tuning.inflight_bytes_max, messages_max=tuning.inflight_messages_max
+        ):
+            if cursor.next <= log.base.offset:
+                self.begin_snapshot(cursor)
+                return
+            headers = log.headers_from(
+                cursor.next, bytes_max=tuning.message_bytes_max, count_max=tuning.message_entries_max
+            )
+            if headers is None:
+                if self._snapshot_is_cheaper(cursor):
+                    self.begin_snapshot(cursor)
+                else:
+                    self._read_for(cursor)
+                return
+            self.send_entries(cursor, headers)
+            cursor.sent(headers)
+
+    def _snapshot_is_cheaper(self, cursor: Cursor) -> bool:
+        """Whether the snapshot is smaller than the entries that it would stand for, by the size of the newest."""
+        replica = self.replica
+        snapshot = replica.snapshot
+        if not replica.config.tuning.prefer_snapshots or snapshot is None:
+            return False
+        window = replica.log.window
+        mean_bytes = sum(header.size for header in window) / max(1, sum(header.count for header in window))
+        # What is agreed on is not always known to be flushed.
+        behind = snapshot.last.offset - (cursor.next - 1)
+        return bool(snapshot.size < behind * mean_bytes)
+
+    def _read_for(self, cursor: Cursor) -> None:
+        """The headers it needs are no longer in memory: ask the disk, one read at a time."""
+        replica = self.replica
+        if cursor.reading in self._readers:
+            return
+        cursor.reading = replica.read(
+            first=cursor.next,
+            last=replica.log.head.offset,
+            bytes_max=replica.config.tuning.message_bytes_max,
+        )
+        self._readers[cursor.reading] = cursor.node
+
+    def loaded(self, event: events.Loaded) -> None:
+        node = self._readers.pop(event.token, None)
+        cursor = self.cursors.get(node) if node is not None else None
+        if cursor is None or cursor.reading != event.token:
+            return
+        cursor.reading = 0
+        if cursor.phase is not Phase.STREAMING:
+            return
+        headers = event.headers[: self.replica.config.tuning.message_entries_max]
+        if headers and headers[0].offset <= cursor.next <= headers[0].last:
+            if headers[0].offset > self.replica.log.base.offset:  # Otherwise removed while they were read.
+                self.send_entries(cursor, headers)
+                cursor.sent(headers)
+            self.stream(cursor)
+
+    def offer_snapshot(self, cursor: Cursor, *, covering: int) -> None:
+        snapshot = self.replica.snapshot
+        if snapshot is None or snapshot.last.offset < covering:
+            self.replica.take_snapshot()
+        elif cursor.phase is not Phase.SNAPSHOT:
+            self.begin_snapshot(cursor)
