@@ -53,7 +53,7 @@ def replace(
     timeout: Timeout = WAIT_S,
 ) -> None:
     """Let another node, or the same one with a new disk, take a node's place wherever it counts."""
-    from quorate.cli.how_far import change_voters, until_reached
+    from quorate.cli.how_far import change_voters, until_reached, until_voters_stay
     from quorate.cli.orders import carry_out
 
     new = with_ or node
@@ -61,6 +61,11 @@ def replace(
     async def work(orders: Orders) -> _Plan:
         image = await orders.image()
         voters = await orders.voters()
+        if orders.voters_change:  # Perhaps this very one, ordered before.
+            await until_voters_stay(orders, timeout)
+            image, voters = await orders.image(), await orders.voters()
+            if _has_taken_over(image, voters, node, new):
+                return _Plan(True, [], [], [])
         plan = await _planned(orders, image, voters, node, new)
         if plan.votes:  # First of all: everything else is agreed on there.
             nodes = sorted(voters) if new == node else sorted({*voters, new} - {node})
@@ -68,9 +73,8 @@ def replace(
         for topic, number, nodes in plan.copies:
             await orders.change_topic(topic, number, nodes)
         waits_for = [*(each[:2] for each in plan.copies), *plan.under_way]
-        names = sorted({topic.name for topic, _ in waits_for})
-        if names and not no_wait:
-            await until_reached(orders, names, timeout)
+        if waits_for and not no_wait:
+            await until_reached(orders, [(topic.name, number) for topic, number in waits_for], timeout)
         return plan
 
     _tell(carry_out(servers, work), node, new, no_wait=no_wait)
@@ -87,6 +91,21 @@ def _tell(plan: _Plan, node: int, new: int, *, no_wait: bool) -> None:
     if plan.never:
         more = f" And so it is with {len(plan.never) - 1} more." if len(plan.never) > 1 else ""
         raise WrongUsage(plan.never[0] + more)
+
+
+def _has_taken_over(image: Image, voters: dict[int, int], node: int, new: int) -> bool:
+    """The vote is where it was wanted, and there is no copy to move."""
+    from quorate.cli.topic_copies import copies_of
+
+    lives = {info.node: info.incarnation for info in image.nodes}
+    votes = new in voters and voters[new] == lives.get(new) and (new == node or node not in voters)
+    is_lost = any(lost == node for _, _, lost in image.lost)
+    has_copies = any(
+        node in copies_of(topic, number).nodes
+        for topic in image.topics
+        for number in range(len(topic.ensembles))
+    )
+    return votes and not (is_lost if new == node else has_copies)
 
 
 async def _planned(orders: Orders, image: Image, voters: dict[int, int], node: int, new: int) -> _Plan:

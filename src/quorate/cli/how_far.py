@@ -52,13 +52,20 @@ class Teller:
 # ---- waiting ----
 
 
-async def until_reached(orders: Orders, names: Sequence[str], timeout_s: float) -> None:
-    """Until no change of these topics is open any more; raises NotYet after that time."""
+async def until_reached(orders: Orders, partitions: Iterable[tuple[str, int]], timeout_s: float) -> None:
+    """Until no change of these partitions is open any more; raises NotYet after that time."""
     deadline = monotonic() + timeout_s
     teller = Teller()
+    awaited = set(partitions)
+    names = sorted({name for name, _ in awaited})
     while True:
         image = await orders.image(names, even_old=True)
-        going_on = [(topic, number) for topic in image.topics for number in sorted(topic.changes)]
+        going_on = [
+            (topic, number)
+            for topic in image.topics
+            for number in sorted(topic.changes)
+            if (topic.name, number) in awaited
+        ]
         if not going_on and image.is_current:
             return
         if monotonic() >= deadline:

@@ -77,9 +77,11 @@ def _tell_silent(servers: str, name: str) -> None:
     except WrongUsage:  # The topic is there all the same.
         return
     if silent:
-        which = f"nodes {listed(silent)} do" if len(silent) > 1 else f"node {silent[0]} does"
+        several = len(silent) > 1
+        which = f"nodes {listed(silent)} do" if several else f"node {silent[0]} does"
         say.progress_line(
-            f"{which} not answer, and has copies of {name} all the same: too few others are there; "
+            f"{which} not answer, and {'have' if several else 'has'} copies of {name} all the same: too few others "
+            f"are there; "
             f"`quorate topic describe {name}` shows them"
         )
 

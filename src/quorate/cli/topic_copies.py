@@ -304,7 +304,7 @@ def _change(
             )
             return
         if not is_so:
-            await until_reached(orders, (topic.name,), timeout_s)
+            await until_reached(orders, [(topic.name, number) for number in numbers], timeout_s)
             topic = await orders.topic(topic.name)
         for number in numbers:
             nodes_now = listed(copies_of(topic, number).nodes)

@@ -129,15 +129,16 @@ def why_not_there(directory: Path, cluster: LocalCluster, node: int) -> str:
     A lost one is not begun anew by itself, as if it had promised nothing.
     """
     place = node_directory(directory, node)
-    if not _is_made(place):
-        return (
-            f"{place} is gone, and what node {node} promised with it: {_what_to_do(directory, cluster, node)}"
-        )
     try:
+        if not _is_made(place):
+            what = _what_to_do(directory, cluster, node)
+            return f"{place} is gone, and what node {node} promised with it: {what}"
         config = load_config(place / CONFIG_FILE)
         read_identity(config)
     except (BadConfig, WrongDirectory) as error:
         return str(error)
+    except OSError as error:  # Its disk fails, say: that is no reason to end the others.
+        return f"{place}: {error.strerror or error}"
     if config.cluster != cluster.cluster or config.node != node:
         return f"{place} is node {config.node} of cluster {config.cluster!r}: put node {node}'s back"
     return ""

@@ -302,7 +302,7 @@ class Client:
         try:
             while (left_s := deadline - monotonic()) > 0:
                 if node not in asked:
-                    asked[node] = asyncio.create_task(self._ask(node, request, deadline))
+                    asked[node] = self._ask_beside(node, request, deadline)
                 await asyncio.wait(
                     asked.values(), timeout=min(SOON_S, left_s), return_when=asyncio.FIRST_COMPLETED
                 )
@@ -326,6 +326,12 @@ class Client:
             for task in asked.values():
                 task.cancel()
         raise OutcomeUnknown(f"{why}; {timeout_s:.1f} s are over")
+
+    def _ask_beside(self, node: int, request: Request, deadline: float) -> asyncio.Task[Answer]:
+        """Whoever has its answer from another does not look at this one any more, whatever becomes of it."""
+        task = asyncio.create_task(self._ask(node, request, deadline))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
 
     async def _ask(self, node: int, request: Request, deadline: float) -> Answer:
         answer, _ = await (await self.connect(node)).request(request, (), deadline)

@@ -256,6 +256,8 @@ class MetadataClient:
         With `seen`, only if nobody has changed it since the image had that version.
         Raises UnknownTopic, BadChange, NoMetadata.
         """
+        if topic_id not in self.image.by_id or not self.image.nodes.keys() >= set(nodes):
+            await self.catch_up()  # It may have come about just now, elsewhere.
         image = self.image
         topic = image.by_id.get(topic_id)
         if topic is None or not 0 <= number < len(topic.ensembles):

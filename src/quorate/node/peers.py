@@ -181,7 +181,9 @@ class Peers:
         heard_of = self._heard_of[node] = asyncio.Event()
         last_said = ""
         while True:
-            address = self._addresses[node]
+            address = self._addresses.get(node)
+            if address is None:
+                return  # Forgotten, just as it came.
             hello = Hello(self._cluster, self._node, node, incarnation=self._incarnation, disk=self._disk)
             link = Link(hello)
             was_up = False

@@ -107,7 +107,8 @@ class Trouble:
 
     def _wrote(self, shard: int, version: int, content: Shard) -> None:
         self._told(shard, version, content)
-        if self._traps and content.may_have_grown is not None and content.leader is not None:
+        change = content.may_have_grown
+        if self._traps and change is not None and change.new is not None and content.leader is not None:
             fault = self._traps.pop(0)
             mute = tuple((content.leader.node, number) for number in self.world.setup.operators)
             self._cut(mute, fault.seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -12,12 +13,13 @@ import uvloop
 from quorate.batch import encode_records
 from quorate.core.effects import Outcome
 from quorate.core.entry import Partition
+from quorate.core.events import ReadLevel
 from quorate.node.client import BadRequest, Client, NotDone, NotWritten, OutcomeUnknown, Settled
 from quorate.node.codec import Hello, Welcome, decode_greeting, encode_greeting
 from quorate.node.config import Address
 from quorate.node.letters import LETTER_BYTES_MAX, Letters
 from quorate.node.porch import Porch
-from quorate.node.requests import Answer, Answered, Rejected, decode_request, encode_answer
+from quorate.node.requests import Answer, Answered, Read, Rejected, decode_request, encode_answer
 from quorate.storage.disk import Buffer
 
 PARTITION = Partition(bytes(20))
@@ -224,3 +226,29 @@ def test_a_leader_that_takes_its_time_is_asked_once(monkeypatch: pytest.MonkeyPa
 
     script: Script = [at_one] * 20
     with_nodes({1: ["silence"], 2: script}, test)
+
+
+def test_what_becomes_of_one_that_was_asked_beside_is_nobodys_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node ends itself when a task of its own fails unseen; that another hangs is no reason to."""
+    unseen: list[dict[str, object]] = []
+
+    async def test(client: Client) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+        failed = asyncio.Event()
+
+        async def fail(node: int, *_: object) -> Answer:
+            failed.set()
+            raise OutcomeUnknown(f"node {node}: no answer in time")
+
+        monkeypatch.setattr(client, "_ask", fail)
+        task = client._ask_beside(1, Read(PARTITION, ReadLevel.LINEARIZABLE, -1), 0.0)
+        await failed.wait()
+        await asyncio.sleep(0)
+        assert task.done()
+        del task
+        gc.collect()
+
+    with_nodes({1: []}, test)
+    assert unseen == []
