@@ -53,8 +53,10 @@ LAYERS: dict[str, Layer] = {
     "sim": Layer(inside=HOST_AND_BELOW),
     "node": Layer(inside=HOST_AND_BELOW, outside=frozenset({"msgspec", "uvloop"})),
     "wire": Layer(inside=frozenset(), outside=frozenset({"msgspec", "kio", "cramjam"})),
+    "ingest": Layer(inside=HOST_AND_BELOW | {"node"}, outside=frozenset({"msgspec", "nats"})),
     "kafka": Layer(
-        inside=HOST_AND_BELOW | {"node", "wire"}, outside=frozenset({"msgspec", "uvloop", "kio", "aiokafka"})
+        inside=HOST_AND_BELOW | {"node", "wire", "ingest"},
+        outside=frozenset({"msgspec", "uvloop", "kio", "aiokafka"}),
     ),
     "client": Layer(inside=frozenset({"wire"}), outside=frozenset({"aiokafka", "kio", "pyarrow"})),
     "spark": Layer(

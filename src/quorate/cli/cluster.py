@@ -69,7 +69,7 @@ def status(servers: Servers = SERVERS) -> None:
 
 
 async def _looked_at(orders: Orders) -> tuple[str, list[tuple[str, ...]], list[str]]:
-    """The cluster's id, a row for each node, and a line for each change that is open."""
+    """The cluster's id, a row for each node, and a line for each change that is open and each use of NATS."""
     from quorate.cli.how_far import phase, voters_phase
     from quorate.cli.orders import MAY_BE_OLD, leader_status
     from quorate.machine.metadata import METADATA
@@ -84,6 +84,7 @@ async def _looked_at(orders: Orders) -> tuple[str, list[tuple[str, ...]], list[s
     ]
     if metadata is not None and (voters_change := voters_phase(statuses)):
         changes.insert(0, voters_change)
+    changes += [f"node {node}, {say.nats(each.nats)}" for node, each in sorted(statuses.items()) if each.nats]
     if not image.is_current:
         changes.insert(0, MAY_BE_OLD)
     return orders.client.cluster, rows, changes

@@ -13,6 +13,7 @@ from quorate.cli.wrong import WrongUsage
 EPILOG = """\b
 [bold]Examples[/bold]
 quorate node data                  until Ctrl-C or SIGTERM
+quorate node data --nats nats://10.0.0.9:4222
 quorate format --help              how its directory is made
 
 [bold]Exit code[/bold]
@@ -30,6 +31,10 @@ def node(
     stop_with_stdin: Annotated[
         bool, typer.Option("--stop-with-stdin", help="Stop, too, when standard input is closed.")
     ] = False,
+    nats: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The NATS server, in place of the one in its configuration."),
+    ] = None,
 ) -> None:
     """Run one node, and tell on stderr what a person should know."""
     from quorate.cli.up_directory import CLUSTER_FILE
@@ -47,6 +52,8 @@ def node(
     from quorate.node.__main__ import main
 
     arguments = ["--config", str(config), *["--stop-with-stdin"] * stop_with_stdin]
+    if nats is not None:
+        arguments += ["--nats", nats]
     status = main(arguments, guests=guests, program="quorate node")
     if status:
         raise typer.Exit(status)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from quorate.node.requests import NatsStatus
+
 PLAIN_WIDTH = 110
 """Where nobody's terminal says how wide a line may be."""
 
@@ -65,6 +67,15 @@ def table(
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def nats(status: NatsStatus, *, counts: bool = True) -> str:
+    """How a node's messages from NATS are coming in, in one line."""
+    how = status.why_not or f"connected to {status.servers}"
+    where = f" ({status.servers})" * bool(status.why_not and status.servers)
+    subjects = ", ".join(status.subjects) or "no subject"
+    numbers = f"; {status.written_count:,} messages written, {status.refused_count:,} not" * counts
+    return f"NATS: {how}{where}; reads {subjects}{numbers}"
 
 
 def progress_line(text: str) -> None:

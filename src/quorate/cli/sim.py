@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from quorate.cli.worlds import Totals
     from quorate.sim.run import Plan, Verdict
 
-PROTOCOLS = ("raft", "coordinated")
+PROTOCOLS = ("raft", "coordinated", "isr")
 SEEDS = "0:100"
 NODES_MAX = 9
 STDOUT = "-"
@@ -32,7 +32,7 @@ quorate sim raft --seed 7 --shrink           a failing world, made shorter
 [bold]Faults[/bold]
 all, none, or names with commas between:
 network crash power pause clock disk damage full-disk slow-disk wipe membership;
-for coordinated also operator, which is not one of all
+for coordinated and isr also operator, which is not one of all
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.
@@ -186,7 +186,7 @@ def check_settings(seed: int, settings: dict[str, int | float]) -> None:
     oversight = drawn.oversight
     parts = (
         *(drawn, drawn.weather, drawn.disk, drawn.manners, host.store, host.raft, host.detector),
-        *(host.coordinated, oversight, oversight.operator),
+        *(host.coordinated, host.isr, oversight, oversight.operator, oversight.controller),
     )
     known = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
     numbers = {name: usual for name, usual in known.items() if isinstance(usual, int | float)}
@@ -215,8 +215,8 @@ def make_plan(
     from quorate.sim.run import Plan
 
     profiles = parse_faults(faults)
-    if "operator" in profiles and protocol != "coordinated":
-        raise WrongUsage(f"--faults operator: {protocol} has no operators; only coordinated has")
+    if "operator" in profiles and protocol == "raft":
+        raise WrongUsage("--faults operator: raft has no operators; only coordinated and isr have")
     check_settings(seed, overrides)
     if until is not None and not until <= SETTING_MAX:
         raise WrongUsage(f"--until {until}: virtual seconds, at most {SETTING_MAX:,}")

@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 def sweep(
     protocol: Annotated[
-        str, typer.Argument(metavar="PROTOCOL", help="How the copies agree: raft or coordinated.")
+        str, typer.Argument(metavar="PROTOCOL", help="How the copies agree: raft, coordinated or isr.")
     ],
     seeds: Annotated[str, typer.Option(metavar="FIRST:END", help="A range of worlds, END left out.")],
     faults: Annotated[

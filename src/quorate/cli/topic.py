@@ -24,6 +24,7 @@ CREATE_EPILOG = """\b
 quorate topic create events
 quorate topic create events --partitions 6 --replicas 3
 quorate topic create events --config max.message.bytes=4000000
+quorate topic create events --nats "orders.*"      where the nodes know a NATS server
 """
 
 
@@ -46,6 +47,10 @@ def create(
     replication: Annotated[
         str, typer.Option(metavar="HOW", help="How the copies agree; this version has raft.")
     ] = "raft",
+    nats: Annotated[
+        str | None,
+        typer.Option(metavar="SUBJECT", help="Take what is published to this NATS subject, too."),
+    ] = None,
     config: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the topic; repeat for more.")
     ] = None,
@@ -55,6 +60,8 @@ def create(
     from quorate.client.admin import create_topic
 
     settings = {"quorate.replication": replication}
+    if nats is not None:
+        settings["quorate.nats.subject"] = nats
     for setting in config or ():
         key, equals, value = setting.partition("=")
         if not equals or not key:

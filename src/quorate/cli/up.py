@@ -36,6 +36,7 @@ EPILOG = """\b
 quorate up                         three nodes on ports 9092 to 9094, data in ./quorate-data
 quorate up --port 19092 --dir d    beside another one
 quorate up --nodes 5               five nodes
+quorate up --nats nats://127.0.0.1:4222
 
 Stopped with Ctrl-C and started again, it is the same cluster with the same data.
 
@@ -71,10 +72,16 @@ def up(
     stop_with_stdin: Annotated[
         bool, typer.Option("--stop-with-stdin", help="Stop, too, when standard input is closed.")
     ] = False,
+    nats: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A NATS server, for topics that take messages from there."),
+    ] = None,
 ) -> None:
     """Run a cluster on this machine: make it if it is not there, keep its nodes running, show how they are."""
     from quorate.cli import up_directory
 
+    if nats is not None:
+        up_directory.expect_nats(nats)
     with up_directory.held(directory):
         cluster = up_directory.found(directory, nodes=nodes, port=port)
         if cluster is not None:
@@ -83,19 +90,19 @@ def up(
             cluster = up_directory.planned(nodes=nodes or NODES_COUNT, port=port or PORT)
             up_directory.expect_free(cluster.addresses())
             up_directory.make_all(directory, cluster)
-        status = asyncio.run(_keep_up(cluster, directory, stop_with_stdin=stop_with_stdin))
+        status = asyncio.run(_keep_up(cluster, directory, stop_with_stdin=stop_with_stdin, nats=nats))
     if status:
         raise typer.Exit(status)
 
 
-async def _keep_up(cluster: LocalCluster, directory: Path, *, stop_with_stdin: bool) -> int:
+async def _keep_up(cluster: LocalCluster, directory: Path, *, stop_with_stdin: bool, nats: str | None) -> int:
     from quorate.cli.up_directory import why_not_there
     from quorate.cli.up_supervisor import State, Supervisor
 
     screen = Screen()
     supervisor = Supervisor(
         cluster.cluster,
-        cluster.children(directory),
+        cluster.children(directory, nats=nats),
         screen.tell,
         why_not_there=lambda node: why_not_there(directory, cluster, node),
     )
@@ -173,6 +180,8 @@ def _noteworthy(supervisor: Supervisor) -> dict[str, str]:
             told[f"node {node}"] = f"node {node} is up, process {watched.pid}"
         elif watched.state is State.SILENT:
             told[f"node {node}"] = f"node {node} does not answer, process {watched.pid}"
+        if watched.status is not None and watched.status.nats is not None:
+            told[f"node {node}, NATS"] = f"node {node}, {say.nats(watched.status.nats, counts=False)}"
     statuses = [watched.status for watched in supervisor.nodes.values() if watched.status is not None]
     leaders = {status.metadata_leader for status in statuses if status.metadata_leader}
     if len(leaders) == 1:

@@ -22,7 +22,7 @@ import msgspec
 from quorate.cli.format import make, new_cluster_id
 from quorate.cli.wrong import WrongUsage
 from quorate.node.child import NodeChild
-from quorate.node.config import Address, BadConfig, load_config
+from quorate.node.config import Address, BadConfig, check_nats, load_config
 from quorate.node.directory import (
     CONFIG_FILE,
     IDENTITY_FILE,
@@ -52,8 +52,8 @@ class LocalCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def bootstrap(self) -> str:
         return ",".join(map(str, self.addresses().values()))
 
-    def children(self, directory: Path) -> dict[int, NodeChild]:
-        return {
+    def children(self, directory: Path, *, nats: str | None = None) -> dict[int, NodeChild]:
+        children = {
             node: NodeChild(
                 node,
                 address,
@@ -62,6 +62,10 @@ class LocalCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
             for node, address in self.addresses().items()
         }
+        if nats is not None:
+            for child in children.values():
+                child.command = (*child.command, "--nats", nats)
+        return children
 
 
 def node_directory(directory: Path, node: int) -> Path:
@@ -176,6 +180,14 @@ def make_all(directory: Path, cluster: LocalCluster) -> None:
         place = node_directory(directory, node)
         make(place, cluster=cluster.cluster, node=node, voters=addresses, listen=addresses[node])
     write_durably(directory / CLUSTER_FILE, msgspec.json.encode(cluster))
+
+
+def expect_nats(servers: str) -> None:
+    """Say what is wrong with an address before anything is started."""
+    try:
+        check_nats(servers)
+    except BadConfig as bad:
+        raise WrongUsage(f"--{bad}") from bad
 
 
 # ---- ports ----

@@ -152,6 +152,20 @@ def held(totals: Totals) -> list[tuple[str, str]]:
 def _operated(found: Sum) -> list[tuple[str, str]]:
     if not found.operators:
         return []
+    if found.protocol == "isr":
+        return [
+            (f"{found.operators:,}", "controllers, some at once: each went on from what is stored"),
+            (f"{found.reports or 0:,}", "reports of a silent leader: none of the past counted"),
+            (f"{found.shrinks or 0:,}", "shrinks of who is in sync: counted once they were agreed"),
+            (
+                f"{found.expands or 0:,}",
+                "expansions: counted from the asking, by who had all that is settled",
+            ),
+            (
+                f"{found.reconfigurations or 0:,}",
+                "changes of who has a copy: nothing settled was left behind",
+            ),
+        ]
     return [
         (f"{found.operators:,}", "operators, some at once: each resumed what another had left half-done"),
         (f"{found.reconfigurations or 0:,}", "reconfigurations: no majority of before misses one of after"),

@@ -129,7 +129,7 @@ class Leading(Role):
                 cursor.next, bytes_max=tuning.message_bytes_max, count_max=tuning.message_entries_max
             )
             if headers is None:
-                if self._snapshot_is_cheaper(cursor):
+                if self._snapshot_is_cheaper(cursor.next):
                     self.begin_snapshot(cursor)
                 else:
                     self._read_for(cursor)
@@ -137,8 +137,11 @@ class Leading(Role):
             self.send_entries(cursor, headers)
             cursor.sent(headers)
 
-    def _snapshot_is_cheaper(self, cursor: Cursor) -> bool:
-        """Whether the snapshot is smaller than the entries that it would stand for, by the size of the newest."""
+    def _snapshot_is_cheaper(self, first: int) -> bool:
+        """Whether the snapshot is smaller than the entries that it stands for, from `first` on.
+
+        By the size of the newest.
+        """
         replica = self.replica
         snapshot = replica.snapshot
         if not replica.config.tuning.prefer_snapshots or snapshot is None:
@@ -146,7 +149,7 @@ class Leading(Role):
         window = replica.log.window
         mean_bytes = sum(header.size for header in window) / max(1, sum(header.count for header in window))
         # What is agreed on is not always known to be flushed.
-        behind = snapshot.last.offset - (cursor.next - 1)
+        behind = snapshot.last.offset - (first - 1)
         return bool(snapshot.size < behind * mean_bytes)
 
     def _read_for(self, cursor: Cursor) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from quorate import batch
-from quorate.core import coordinated, effects, events, raft
+from quorate.core import coordinated, effects, events, isr, raft
 from quorate.core.entry import Flag, Header, Kind, Partition
 from quorate.host.detector import DetectorSettings
 from quorate.host.replicas import Hosted
@@ -24,6 +24,7 @@ class HostSettings(msgspec.Struct, frozen=True, gc=False):
     """For the metadata group: it is small, and what it says must be soon known again after a restart."""
     raft: raft.Tuning = raft.Tuning()
     coordinated: coordinated.Tuning = coordinated.Tuning()
+    isr: isr.Tuning = isr.Tuning()
     detector: DetectorSettings = DetectorSettings()
     waiting_bytes_max: int = 64 << 20
     """Proposals are answered BUSY while more than this waits for the disk, over all replicas."""

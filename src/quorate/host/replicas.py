@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.core import coordinated, raft
+from quorate.core import coordinated, isr, raft
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Snapshot, Standing
 from quorate.core.events import Event, Proposed, Recovered
@@ -19,7 +19,7 @@ from quorate.machine.producers import Numbered, Producers
 from quorate.machine.tally import Tally
 from quorate.storage.store import RecoveredLog
 
-PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated}
+PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated, "isr": isr}
 """How copies can agree: rooms with a `Replica` and its `SavedState`. The others join when they stand."""
 
 MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata}
@@ -39,9 +39,9 @@ class ReplicaRecord(msgspec.Struct, frozen=True, gc=False):
     preferred: int = 0
 
     def config(self, tuning: Any) -> Any:
-        """What the protocol's replica is told at birth. Nodes of `coordinated` know no peers (OX-1)."""
-        if self.protocol == "coordinated":
-            return coordinated.Config(self.me, tuning)
+        """What the protocol's replica is told at birth. Those that are overseen know no peers (OX-1)."""
+        if self.protocol != "raft":
+            return PROTOCOLS[self.protocol].Config(self.me, tuning)
         return raft.Config(self.me, self.voters, self.learners, tuning, self.preferred)
 
 

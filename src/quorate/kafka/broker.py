@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from quorate import batch
 from quorate.core.entry import Partition, partition_of
+from quorate.ingest import Ingest
 from quorate.kafka import fetch, metadata, offsets, produce, producer_ids, topics, versions
 from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
@@ -61,6 +62,7 @@ class Broker:
         self._woken: dict[Partition, None] = {}
         node.watch_settled(self._settled)
         node.when_over(self._over)
+        self.ingest = Ingest(node, produce.batch_bytes_max)
 
     def handle(self, call: Call) -> None:
         """Raises BadMessage for what is not served."""

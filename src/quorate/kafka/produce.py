@@ -121,7 +121,7 @@ class Producing:
         assert topic is not None
         if not records:
             raise Refused(ErrorCode.invalid_record, "no record batch")
-        header = check_batch(records, int(topic.config.get(MESSAGE_BYTES_MAX, MESSAGE_BYTES_DEFAULT)))
+        header = check_batch(records, batch_bytes_max(topic))
         numbers = numbered(header) if header.producer_id >= 0 else None
         answer = partial(self._replied, answers, place, partition, numbers)
         self._proposed.append(answer)
@@ -180,6 +180,10 @@ class Producing:
                     where = f"{name}, partition {answer.number}"
                     call.door.turn_away(f"a batch for {where} with acks=0 failed with error {answer.error}")
                     return
+
+
+def batch_bytes_max(topic: Topic) -> int:
+    return int(topic.config.get(MESSAGE_BYTES_MAX, MESSAGE_BYTES_DEFAULT))
 
 
 def _numbers_of(records: memoryview) -> Numbered | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from quorate.core.entry import Partition, partition_of
+from quorate.ingest import SUBJECT, why_bad_subject
 from quorate.kafka.call import Call
 from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
 from quorate.machine.metadata import Topic
@@ -121,6 +122,9 @@ async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
     else:
         copies = min(map(len, ensembles))
     check_config(config, min(REPLICAS_COUNT, len(image.nodes)) if copies == BY_DEFAULT else copies)
+    if SUBJECT in config:
+        partitions_count = wanted.num_partitions if ensembles is None else len(ensembles)
+        check_subject(config[SUBJECT], partitions_count, has_server=bool(broker.node.config.nats))
     try:
         return await broker.node.metadata.create_topic(
             wanted.name,
@@ -253,11 +257,25 @@ def check_config(config: dict[str, str], copies: int) -> None:
         elif name == "min.insync.replicas":
             # A majority settles, so up to that many copies are sure whatever is said here.
             _check_number(name, value, 1, majority)
+        elif name == SUBJECT:
+            continue  # Looked at by `check_subject`.
         elif name not in SETTLED_SETTINGS:
             raise Refused(ErrorCode.invalid_config, f"{name} is not a setting of topics here")
         elif value not in SETTLED_SETTINGS[name]:
             possible = " or ".join(SETTLED_SETTINGS[name])
             raise Refused(ErrorCode.invalid_config, f"{name}={value} is not done here; only {possible}")
+
+
+def check_subject(subject: str, partitions_count: int, *, has_server: bool) -> None:
+    """Raises Refused."""
+    why = why_bad_subject(subject)
+    if not why and partitions_count not in (1, BY_DEFAULT):
+        # Each leader would take every message.
+        why = f"a topic with a NATS subject has one partition, not {partitions_count}"
+    if not why and not has_server:
+        why = "this node was told of no NATS server; start nodes with --nats URL"
+    if why:
+        raise Refused(ErrorCode.invalid_config, f"{SUBJECT}={subject}: {why}")
 
 
 def _check_number(name: str, value: str, least: int, greatest: int) -> None:

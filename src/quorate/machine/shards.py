@@ -1,4 +1,6 @@
-"""Shards of `coordinated` in the metadata group's image: the linearizable store that operators need.
+"""What overseers keep in the metadata group's image: shards of `coordinated`, states of `isr`, one for a partition.
+
+It is the linearizable store that they need.
 
 A write names the version that its writer has seen, and changes nothing if there is another one by now:
 compare-and-set (OX-2, OX-3). Whoever wrote learns what came of it from the image, at the offset of the command or
@@ -7,10 +9,13 @@ later.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from quorate.core.coordinated.shard import Shard
 from quorate.core.entry import Partition
+from quorate.core.isr.state import PartitionState
 
 
 class WriteShard(msgspec.Struct, frozen=True, tag="write shard"):
@@ -18,14 +23,15 @@ class WriteShard(msgspec.Struct, frozen=True, tag="write shard"):
 
     partition: Partition
     version: int
-    shard: Shard
+    shard: Any
 
 
 class Stored(msgspec.Struct, frozen=True):
     version: int
     at: int
     """The offset of the command that wrote it."""
-    shard: Shard
+    shard: Any
+    """A `Shard` or a `PartitionState`."""
 
 
 Shards = dict[Partition, Stored]
@@ -37,5 +43,20 @@ def write(shards: Shards, command: WriteShard, offset: int) -> bool:
     stored = shards.get(command.partition)
     if command.version != (stored.version if stored is not None else 0):
         return False
-    shards[command.partition] = Stored(command.version + 1, offset, command.shard)
+    shards[command.partition] = Stored(command.version + 1, offset, _typed(command.shard))
     return True
+
+
+def restored(shards: Shards) -> Shards:
+    """As they were before they were written down."""
+    return {
+        partition: msgspec.structs.replace(stored, shard=_typed(stored.shard))
+        for partition, stored in shards.items()
+    }
+
+
+def _typed(shard: Any) -> Any:
+    """In bytes it does not say whose it is; its fields do."""
+    if not isinstance(shard, dict):
+        return shard
+    return msgspec.convert(shard, PartitionState if "leader_epoch" in shard else Shard)

@@ -3,6 +3,7 @@
     python -m quorate.node --config FILE --format [--replaces]    make its directory, once
     python -m quorate.node --config FILE                          run it, until SIGTERM or SIGINT
     python -m quorate.node --config FILE --stop-with-stdin        … or until standard input is closed
+    python -m quorate.node --config FILE --nats URL               … with messages from this NATS server
 
 Exit status: 0 stopped as asked; 1 it failed (a flush, a bug of ours), or its cluster does not want it; 2 it could
 not start. Its last line says why.
@@ -19,9 +20,10 @@ import sys
 from pathlib import Path
 from random import Random
 
+import msgspec
 import uvloop
 
-from quorate.node.config import BadConfig, load_config
+from quorate.node.config import BadConfig, check_nats, load_config
 from quorate.node.directory import WrongDirectory, format_directory
 from quorate.node.node import Guests, Node, NodeFailed
 from quorate.node.ports import PortTaken
@@ -56,12 +58,16 @@ def main(
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="JSON or TOML")
     parser.add_argument("--format", action="store_true", help="make the node's directory and exit")
     parser.add_argument("--replaces", action="store_true", help="with --format: the old directory is lost")
+    parser.add_argument("--nats", metavar="URL", help="the NATS server, in place of the one in FILE")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input is closed")
     chosen = parser.parse_args(arguments)
     if not __debug__:
         parser.error("a node does not run without its assertions; start python without -O and PYTHONOPTIMIZE")
     try:
         config = load_config(chosen.config)
+        if chosen.nats is not None:
+            check_nats(chosen.nats)
+            config = msgspec.structs.replace(config, nats=chosen.nats)
         if chosen.format:
             format_directory(config, replaces=chosen.replaces, rng=Random())
         else:

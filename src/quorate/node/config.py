@@ -9,6 +9,7 @@
   "advertise": "",                    where clients find it, if that is not where it listens
   "peers": {"2": "127.0.0.1:7002", "3": "127.0.0.1:7003"},
   "voters": [1, 2, 3],                the first voters of the metadata group; those that vote now, it knows itself
+  "nats": "nats://127.0.0.1:4222",    a NATS server, or several with commas between them; none if left out
   "topics": [{"id": "000102…0f", "partitions": 100, "voters": [1, 2, 3], "learners": []}],
   "raft": {"election_timeout_s": 1.0},
   "store": {},
@@ -34,6 +35,7 @@ import re
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -46,6 +48,7 @@ from quorate.node.letters import ATTACHMENT_BYTES_MAX
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.store import StoreSettings
 
+NATS_SCHEMES = ("nats", "tls")
 PARTITIONS_COUNT_MAX = 100_000
 TOPIC_SNAPSHOT_EVERY = 200_000
 METADATA_SNAPSHOT_EVERY = 1000
@@ -81,6 +84,21 @@ def parse_address(text: str) -> Address:
     return Address(found[1] or found[2], int(found[3]))
 
 
+def check_nats(servers: str) -> None:
+    """Raises BadConfig; what it says repeats no password."""
+    for server in servers.split(","):
+        try:
+            parts = urlsplit(server)
+            good = (
+                parts.scheme in NATS_SCHEMES and bool(parts.hostname) and parts.port != 0 and not parts.path
+            )
+        except ValueError:  # A port that is none.
+            good = False
+        if not good:
+            shown = server.rpartition("@")[2]
+            raise BadConfig(f"nats: {shown!r} is no NATS server: write nats://HOST:PORT or tls://HOST:PORT")
+
+
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Partitions 0 … `partitions` - 1 of one topic, all with the same ensemble."""
 
@@ -108,6 +126,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     advertise: str = ""
     peers: dict[int, str] = {}
     voters: tuple[int, ...] = ()
+    nats: str = ""
     topics: tuple[TopicConfig, ...] = ()
     raft: raft.Tuning = raft.Tuning()
     store: StoreSettings = StoreSettings()
@@ -190,6 +209,8 @@ def check_config(config: NodeConfig) -> None:
     if config.advertise:
         parse_address(config.advertise)
     config.peer_addresses()
+    if config.nats:
+        check_nats(config.nats)
     known = {config.node, *config.peers}
     if not known.issuperset(config.voters) or len(set(config.voters)) < len(config.voters):
         raise BadConfig("voters: each is this node or a peer, and named once")

@@ -38,7 +38,7 @@ from quorate.node.metadata import MetadataClient
 from quorate.node.peers import Peers
 from quorate.node.porch import MakeProtocol, Porch
 from quorate.node.ports import naming_the_holder
-from quorate.node.requests import ReplicaStatus, Status
+from quorate.node.requests import NatsStatus, ReplicaStatus, Status
 from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -122,6 +122,9 @@ class Node:
         """Only where the configuration names voters for the metadata group."""
         self.doors: list[Door] = []
         self.unwanted = Unwanted(self)
+        self.nats_status: Callable[[], NatsStatus | None] = lambda: None
+        self._forgiven: set[str] = set()
+        """Packages of others, whose tasks may fail."""
         self._guests = guests
         self._waiting: set[asyncio.Transport] = set()
         self._watchers: list[Callable[[Partition], None]] = []
@@ -258,11 +261,21 @@ class Node:
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An exception nobody caught, in a callback of ours: our bug, and no state can be trusted."""
         error = context.get("exception")
-        if isinstance(error, Exception) and not isinstance(error, OSError):
+        if isinstance(error, Exception) and not isinstance(error, OSError) and not self._is_forgiven(error):
             self._log("".join(traceback.format_exception(error)).rstrip())
             self.fail(f"{type(error).__name__}: {error}")
         else:
             self.log(f"{context.get('message')}: {error}")
+
+    def forgive(self, package: str) -> None:
+        """What fails in a task of this package's own is told, and puts no state of this node in doubt."""
+        self._forgiven.add(package)
+
+    def _is_forgiven(self, error: Exception) -> bool:
+        began = error.__traceback__
+        return (
+            began is not None and began.tb_frame.f_globals.get("__name__", "").split(".")[0] in self._forgiven
+        )
 
     # --- turns ---
 
@@ -562,10 +575,10 @@ class Node:
             )
         known = self._peers.connected, self._peers.dropped_count, tuple(replicas)
         if not self.config.voters:
-            return Status(self.id, *known)
+            return Status(self.id, *known, nats=self.nats_status())
         image = self.metadata.image
         nodes = tuple(sorted(image.nodes)) if self.metadata.is_registered else ()
-        return Status(self.id, *known, self.metadata.controller, nodes, len(image.topics))
+        return Status(self.id, *known, self.metadata.controller, nodes, len(image.topics), self.nats_status())
 
 
 def _leads_at(hosted: Hosted, offset: int) -> bool:

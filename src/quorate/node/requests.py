@@ -122,6 +122,19 @@ class ReplicaStatus(msgspec.Struct, frozen=True, gc=False):
     """Only the leader knows: offsets that each other node has not confirmed yet."""
 
 
+class NatsStatus(msgspec.Struct, frozen=True, gc=False):
+    """How a node's messages from NATS are coming in."""
+
+    servers: str
+    """Without passwords."""
+    why_not: str
+    """It is not connected, or not allowed to read, in words; empty: it is."""
+    subjects: tuple[str, ...]
+    """Those it is subscribed to, or will be: of the partitions that it leads."""
+    written_count: int
+    refused_count: int
+
+
 class Status(msgspec.Struct, frozen=True, gc=False, tag="status"):
     node: int
     connected: tuple[int, ...]
@@ -132,6 +145,8 @@ class Status(msgspec.Struct, frozen=True, gc=False, tag="status"):
     registered: tuple[int, ...] = ()
     """The nodes in this node's image; it is in there itself when it is ready."""
     topics_count: int = 0
+    nats: NatsStatus | None = None
+    """None: no NATS server was named to it, and nothing that it leads asks for one."""
 
 
 class Image(msgspec.Struct, frozen=True, tag="image"):

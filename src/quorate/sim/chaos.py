@@ -11,6 +11,7 @@ import msgspec
 from quorate.sim.faults import CHANGES, CLOCK_RATES, LEADER, ORDERS, Fault, around, between
 from quorate.sim.harm import Harm
 from quorate.sim.invariants import Invariants
+from quorate.sim.isr_planner import IsrPlanner
 from quorate.sim.network import CALM
 from quorate.sim.operators import Operators
 from quorate.sim.planner import Planner
@@ -56,11 +57,12 @@ class Chaos:
         self.invariants = invariants
         self.toll = Toll()
         self.harm = Harm(world, self.toll, invariants)
-        self.steward = (
-            Steward(world, self.toll, invariants)
-            if operators is None
-            else Planner(operators, self.toll, invariants)
-        )
+        self.steward: Steward | Planner
+        if operators is None:
+            self.steward = Steward(world, self.toll, invariants)
+        else:
+            planner = IsrPlanner if world.setup.protocol == "isr" else Planner
+            self.steward = planner(operators, self.toll, invariants)
         self.trouble = (
             Trouble(operators, self.toll, self._later, self._cut) if operators is not None else None
         )

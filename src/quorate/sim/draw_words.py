@@ -6,6 +6,7 @@ import re
 
 from quorate.core.coordinated import invariants as coordinated_invariants
 from quorate.core.coordinated import operator_invariants
+from quorate.core.isr import invariants as isr_invariants
 from quorate.core.raft import invariants as raft_invariants
 from quorate.sim import invariants, oracle, steward
 from quorate.sim.draw_moments import (
@@ -39,7 +40,10 @@ FAULT_MARKS = {
 }
 
 
-CHECKS = (invariants, oracle, steward, raft_invariants, coordinated_invariants, operator_invariants)
+CHECKS = (
+    *(invariants, oracle, steward, raft_invariants),
+    *(coordinated_invariants, operator_invariants, isr_invariants),
+)
 """Their docstrings say what each invariant is about."""
 CHECK = re.compile(r"^(?:- |\| )([a-z][a-z, -]*?)(?:: | \| )((?:[^|\n]|\n  )+)", re.MULTILINE)
 

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from quorate.core import events
-from quorate.core.coordinated import Operator, Shard, Status
+from quorate.core.coordinated import Shard
 from quorate.core.coordinated.metadata import ReadShard, ShardWritten, WriteShard
 from quorate.core.coordinated.orders import Order
 from quorate.core.effects import Reply, Send
 from quorate.core.entry import NOWHERE, Member
 from quorate.core.events import Recovered, Started
 from quorate.host import Parcel
+from quorate.sim import overseen
 from quorate.sim.chance import stream
 from quorate.sim.sim_node import NEVER
 from quorate.sim.store import Store
@@ -38,7 +39,7 @@ class Process:
     def __init__(self, number: int) -> None:
         self.number = number
         self.lives = 0
-        self.operators: list[Operator] = []
+        self.operators: list[Any] = []
         """One per shard; none while it is down."""
         self.answers: dict[tuple[int, int], Answer] = {}
         """By shard and request: who waits for what was ordered."""
@@ -84,7 +85,8 @@ class Operators:
     def up(self) -> list[int]:
         return [number for number, process in self.processes.items() if process.is_up]
 
-    def operator(self, number: int, shard: int) -> Operator | None:
+    def operator(self, number: int, shard: int) -> Any:
+        """None while it is down."""
         process = self.processes[number]
         return process.operators[shard] if process.is_up else None
 
@@ -105,11 +107,7 @@ class Operators:
         self._tell_world(number, "started" if process.lives == 1 else "restarted")
         setup = self.world.setup
         process.operators = [
-            Operator(
-                self.world.tunables.oversight.operator,
-                stream(setup.seed, "operator", number, process.lives, shard),
-                birth=Shard(0, Status.ELECTION, tuple(Member(voter, 1) for voter in setup.voters[shard])),
-            )
+            overseen.make(setup, shard, rng=stream(setup.seed, "operator", number, process.lives, shard))
             for shard in setup.shards
         ]
         for shard in range(self.shards_count):
@@ -235,7 +233,7 @@ class Operators:
             if process.lives != life:
                 return
             if isinstance(event, ShardWritten) and isinstance(request, WriteShard) and before is not None:
-                self.reconfigurations_count += before.ensemble != request.shard.ensemble
+                self.reconfigurations_count += overseen.members(before) != overseen.members(request.shard)
             self._tell(process, shard, event)
 
         self.store.ask(process.number, shard, request, answered)

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from quorate.core.coordinated import Shard
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.invariant import Violated
+from quorate.core.isr.invariants import IsrInvariants
 from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim.chance import stream
 from quorate.sim.chaos import Chaos, Toll
@@ -24,8 +24,10 @@ from quorate.sim.group_store import GroupStore
 from quorate.sim.happening import Happening
 from quorate.sim.healing import Healing
 from quorate.sim.invariants import Invariants
+from quorate.sim.isr_watcher import IsrWatcher
 from quorate.sim.operators import FIRST, Operators
 from quorate.sim.oracle import Oracle
+from quorate.sim.overseen import OVERSEEN
 from quorate.sim.rooms import Rooms
 from quorate.sim.store import MemoryStore, Store
 from quorate.sim.trace import Trace
@@ -37,7 +39,11 @@ from quorate.sim.world import Setup, World
 STEPS_MAX = 60_000
 """The safety phase ends after so many steps of replicas, if its time is not over before."""
 NODES_MAX = 9
-ROOMS: dict[str, Callable[[], Any]] = {"raft": RaftInvariants, "coordinated": CoordinatedInvariants}
+ROOMS: dict[str, Callable[[], Any]] = {
+    "raft": RaftInvariants,
+    "coordinated": CoordinatedInvariants,
+    "isr": IsrInvariants,
+}
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -103,6 +109,11 @@ class Verdict(msgspec.Struct):
     """Lives of operators, where there are some."""
     reconfigurations: int = 0
     """Changes of an ensemble that were completed."""
+    shrinks: int = 0
+    expands: int = 0
+    """Changes of who is in sync, where that is what counts."""
+    reports: int = 0
+    """Times that a follower missed its leader, and said so to controllers."""
     toll: Toll = msgspec.field(default_factory=Toll)
     violations: list[Violation] = []
     happenings: list[Happening] | None = None
@@ -177,7 +188,7 @@ class Run:
         self.trace = Trace() if trace else None
         setup = place_partitions(plan, self.tunables)
         partitions_count = len(setup.voters)
-        room = ROOMS[plan.protocol]()
+        self.room = room = ROOMS[plan.protocol]()
         others = {setup.metadata: ROOMS["raft"]()} if setup.metadata >= 0 else {}
         self.invariants = Invariants(partitions_count, lambda: Rooms(room, others) if others else room)
         self.oracle = Oracle(partitions_count)
@@ -195,18 +206,21 @@ class Run:
         self.operators = self._operators(room) if setup.operators else None
         self.chaos = Chaos(self.world, self.faults, self.invariants, self.operators)
 
-    def _operators(self, room: CoordinatedInvariants) -> Operators:
+    def _operators(self, room: CoordinatedInvariants | IsrInvariants) -> Operators:
         oversight = self.tunables.oversight
         store = self._store()
         operators = Operators(self.world, store)
 
-        def wrote(shard: int, version: int, content: Shard) -> None:
+        def wrote(shard: int, version: int, content: Any) -> None:
             room.wrote(self.invariants, shard, version, content)
             operators.history[shard].append(content)
 
         store.on_written = wrote
         operators.on_step = partial(room.operated, self.invariants)
-        Watcher(self.world, operators, store, oversight.suspect_after_s).begin()
+        if isinstance(room, CoordinatedInvariants):
+            Watcher(self.world, operators, store, oversight.suspect_after_s).begin()
+        elif oversight.watched:
+            IsrWatcher(self.world, operators, store, oversight.suspect_after_s).begin()
         return operators
 
     def _store(self) -> Store:
@@ -251,6 +265,7 @@ class Run:
             damaged=toll.damaged,
             operators=self.operators.lives_count if self.operators is not None else 0,
             reconfigurations=self.operators.reconfigurations_count if self.operators is not None else 0,
+            **{name: getattr(self.room, name, 0) for name in IN_SYNC},
             toll=toll,
             violations=violations,
             happenings=self.trace.happenings if self.trace is not None else None,
@@ -289,7 +304,7 @@ def place_partitions(plan: Plan, tunables: Tunables) -> Setup:
     nodes = tuple(range(1, plan.nodes + 1))
     drawn = 1 if rng.random() < 0.2 else 0
     learners_count = plan.learners if plan.learners is not None else drawn
-    if plan.protocol == "coordinated":
+    if plan.protocol in OVERSEEN:
         learners_count = 0  # Whoever is not in an ensemble is told nothing there.
     learners = tuple(range(plan.nodes + 1, plan.nodes + learners_count + 1))
     voters = []
@@ -317,7 +332,7 @@ def place_partitions(plan: Plan, tunables: Tunables) -> Setup:
 
 def place_operators(plan: Plan, tunables: Tunables) -> tuple[int, ...]:
     """One is enough, as long as nobody wants to see several compete."""
-    if plan.protocol != "coordinated":
+    if plan.protocol not in OVERSEEN:
         return ()
     several = takes_part(plan.seed, "operator", plan.faults) or "operators_count" in plan.overrides
     count = tunables.oversight.operators_count if several else 1
@@ -407,18 +422,24 @@ class Sum(msgspec.Struct):
     operators: int | msgspec.UnsetType = msgspec.UNSET
     """Lives of operators; only of protocols that have some."""
     reconfigurations: int | msgspec.UnsetType = msgspec.UNSET
+    shrinks: int | msgspec.UnsetType = msgspec.UNSET
+    expands: int | msgspec.UnsetType = msgspec.UNSET
+    reports: int | msgspec.UnsetType = msgspec.UNSET
+    """Only of `isr`."""
     violations: list[Violation] = []
 
     def add(self, verdict: Verdict) -> None:
         self.seeds += 1
         for name in SUMMED:
             setattr(self, name, getattr(self, name) + getattr(verdict, name))
-        if self.protocol == "coordinated":
-            self.operators = (self.operators or 0) + verdict.operators
-            self.reconfigurations = (self.reconfigurations or 0) + verdict.reconfigurations
+        more = (*OPERATED, *IN_SYNC) if self.protocol == "isr" else OPERATED
+        for name in more if self.protocol in OVERSEEN else ():
+            setattr(self, name, (getattr(self, name) or 0) + getattr(verdict, name))
         self.violations += verdict.violations
 
 
+OPERATED = ("operators", "reconfigurations")
+IN_SYNC = ("shrinks", "expands", "reports")
 SUMMED = ("events", "acknowledged", "elections", "truncations", "crashes", "partitions", "damaged")
 
 

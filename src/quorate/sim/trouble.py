@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from quorate.core.coordinated.shard import Shard
+from quorate.core.isr import PartitionState
 from quorate.sim.faults import ANY_OPERATOR, Fault, between
 from quorate.sim.operators import Operators
 
@@ -107,12 +108,22 @@ class Trouble:
 
     def _wrote(self, shard: int, version: int, content: Shard) -> None:
         self._told(shard, version, content)
+        if isinstance(content, PartitionState):
+            self._strand_leader(content)
+            return
         change = content.may_have_grown
         if self._traps and change is not None and change.new is not None and content.leader is not None:
             fault = self._traps.pop(0)
             mute = tuple((content.leader.node, number) for number in self.world.setup.operators)
             self._cut(mute, fault.seconds)
             self._spring(shard, content, fault, tries=TRAP_TRIES)
+
+    def _strand_leader(self, state: PartitionState) -> None:
+        """Who is in sync is agreed, and the leader that asked for it does not hear so."""
+        if self._traps:
+            leader = state.leader.node
+            links = [(number, leader) for number in self.world.setup.operators]
+            self._cut(tuple(links), self._traps.pop(0).seconds)
 
     def _spring(self, shard: int, content: Shard, fault: Fault, *, tries: int) -> None:
         change, leader = content.may_have_grown, content.leader

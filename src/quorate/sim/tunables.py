@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.core import coordinated
+from quorate.core import coordinated, isr
 from quorate.core.coordinated import OperatorTuning
 from quorate.core.raft import Tuning
 from quorate.host import HostSettings
@@ -30,6 +30,11 @@ class Oversight(msgspec.Struct, frozen=True):
     """What is wrong for this long, operators are told."""
     whole: bool = False
     """The store is the metadata group, on the same nodes, instead of a dictionary."""
+    controller: isr.ControllerTuning = isr.ControllerTuning()
+    watched: bool = True
+    """Controllers are told who is gone; otherwise they have only what replicas report."""
+    min_isr_share: float = 0.0
+    """How many must be in sync, between as few as is fair (0) and all (1)."""
 
 
 class Tunables(msgspec.Struct, frozen=True):
@@ -57,6 +62,8 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
     parts: dict[str, Any] = {
         "raft": raft,
         "coordinated": as_coordinated(raft),
+        "isr": draw_isr(stream(seed, "isr tuning"), raft),
+        "controller": draw_controller(stream(seed, "controller tuning"), pace),
         "operator": draw_operator(stream(seed, "operator tuning"), pace),
         "oversight": draw_oversight(stream(seed, "oversight"), pace),
         "store": draw_store(rng, pace),
@@ -94,9 +101,12 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
             raft=parts["raft"],
             metadata=parts["raft"],
             coordinated=parts["coordinated"],
+            isr=parts["isr"],
             detector=parts["detector"],
         ),
-        oversight=msgspec.structs.replace(parts["oversight"], operator=parts["operator"]),
+        oversight=msgspec.structs.replace(
+            parts["oversight"], operator=parts["operator"], controller=parts["controller"]
+        ),
     )
     return tunables
 
@@ -137,6 +147,26 @@ def as_coordinated(tuning: Tuning) -> coordinated.Tuning:
     return coordinated.Tuning(**{name: getattr(tuning, name) for name in names})
 
 
+def draw_isr(rng: Random, tuning: Tuning) -> isr.Tuning:
+    """The same bounds, and times of its own."""
+    pace = tuning.election_timeout_s
+    shared = [name for name in isr.Tuning.__struct_fields__ if name in Tuning.__struct_fields__]
+    return isr.Tuning(
+        **{name: getattr(tuning, name) for name in shared},
+        lag_s=pace * rng.choice((1.0, 2.0, 6.0)),
+        suspect_s=pace * rng.choice((1.0, 2.0, 4.0)),
+    )
+
+
+def draw_controller(rng: Random, pace: float) -> isr.ControllerTuning:
+    return isr.ControllerTuning(
+        retry_s=pace * rng.choice((0.3, 1.0)),
+        patience_s=pace * rng.choice((2.0, 5.0)),
+        watch_s=pace * rng.choice((2.0, 8.0)),
+        report_s=pace * rng.choice((3.0, 10.0)),
+    )
+
+
 def draw_operator(rng: Random, pace: float) -> OperatorTuning:
     return OperatorTuning(
         retry_s=pace * rng.choice((0.3, 1.0)),
@@ -151,6 +181,8 @@ def draw_oversight(rng: Random, pace: float) -> Oversight:
         store_latency_s=pace * rng.choice((0.005, 0.05, 0.2)),
         suspect_after_s=pace * rng.choice((1.0, 3.0)),
         whole=rng.random() < 1 / 3,
+        watched=rng.random() < 0.5,
+        min_isr_share=rng.choice((0.0, 0.0, 0.5, 1.0)),
     )
 
 

@@ -25,7 +25,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["simm"], "did you mean 'sim'"),
         (["sim"], "missing argument"),
         (["sim", "rafft"], "there is no protocol 'rafft'; did you mean 'raft'?"),
-        (["sim", "zab"], "there is no protocol 'zab'; there are: raft, coordinated"),
+        (["sim", "zab"], "there is no protocol 'zab'; there are: raft, coordinated, isr"),
         (["sim", "raft", "--sed", "7"], "no such option: --sed"),
         (["sim", "raft", "--nodes", "many"], "'--nodes'"),
         (["sim", "raft", "--nodes", "0"], "'--nodes'"),

@@ -9,8 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from quorate.core import coordinated, effects, events
-from quorate.core.coordinated import metadata
+from quorate.core import coordinated, effects, events, metadata
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.coordinated.leader import Leader
 from quorate.core.coordinated.messages import (
@@ -25,14 +24,30 @@ from quorate.core.coordinated.shard import Kind, Phase, Reconfiguration, Shard, 
 from quorate.core.effects import Effect, Reply, Send
 from quorate.core.entry import EntryId, Header, Member, Snapshot
 from quorate.sim.invariants import Invariants
-from tests.unit.core.kit import N1, N2, N3, N4, N5, THREE, at, of_kind, orders, recovered, replies, sent
+from tests.unit.core.kit import (
+    N1,
+    N2,
+    N3,
+    N4,
+    N5,
+    THREE,
+    Office,
+    Stand,
+    Store,
+    at,
+    of_kind,
+    orders,
+    recovered,
+    replies,
+    sent,
+)
 
 OPERATOR = Member(101, 1)
 TUNING = coordinated.Tuning(heartbeat_s=0.1, keep_behind=0)
 OPERATOR_TUNING = coordinated.OperatorTuning(retry_s=0.2, patience_s=1.5, watch_s=2.0)
 
 
-class Bench:
+class Bench(Stand):
     """One node on the bench: tell it things, look at what it orders."""
 
     def __init__(
@@ -49,35 +64,12 @@ class Bench:
         state = coordinated.SavedState(epoch)
         self.started = self.tell(events.Started(recovered(log, state=state, **more)))
 
-    def tell(self, event: events.Event) -> list[Effect]:
-        return self.replica.step(self.now, event)
-
-    def receive(self, sender: Member, message: Any) -> list[Effect]:
-        return self.tell(events.Received(sender, message))
-
-    def persist(self) -> list[Effect]:
-        """Everything ordered so far is flushed."""
-        ordering = self.replica.ordering
-        return self.tell(events.Persisted(ordering.issued)) if not ordering.idle else []
-
-    def wake(self) -> list[Effect]:
-        deadline = self.replica.deadline()
-        assert deadline is not None
-        self.now = max(self.now, deadline)
-        return self.tell(events.TimePassed())
-
     def fence(self, epoch: int, ensemble: tuple[Member, ...] = THREE) -> FenceResponse:
         """Fence it, and return what it answers."""
         ordered = self.receive(OPERATOR, FenceRequest(epoch, ensemble)) + self.persist()
         (answer,) = sent(ordered, OPERATOR)
         assert isinstance(answer, FenceResponse)
         return answer
-
-    def log(self) -> str:
-        return " ".join(
-            f"{header.epoch}-{header.offset}" + (f"..{header.last}" if header.count > 1 else "")
-            for header in self.replica.log.window
-        )
 
 
 def crown(
@@ -147,69 +139,14 @@ def contract(old: Member, phase: Phase = Phase.PREPARE) -> Reconfiguration:
 # ---- an operator on the bench ----
 
 
-class Store:
-    """The metadata store: one shard, compare-and-set."""
-
-    def __init__(self, shard: Shard | None = None) -> None:
-        self.version = 0 if shard is None else 1
-        self.shard = shard
-
-    def do(self, asked: Any) -> Any:
-        if type(asked) is metadata.ReadShard:
-            return metadata.ShardRead(asked.token, self.version, self.shard)
-        if asked.version != self.version:
-            return metadata.WriteRefused(asked.token)
-        self.version, self.shard = asked.version + 1, asked.shard
-        return metadata.ShardWritten(asked.token, self.version)
-
-
-class Desk:
-    """One operator, whose store answers at once unless it is told otherwise."""
+class Desk(Office):
+    """One operator."""
 
     def __init__(
         self, store: Shard | Store | None = None, *, birth: Shard | None = None, me: Member = OPERATOR
     ) -> None:
-        self.now = 0.0
-        self.me = me
-        self.store = store if isinstance(store, Store) else Store(store)
         self.operator = coordinated.Operator(OPERATOR_TUNING, Random(me.node), birth)
-        self.answers = True
-        """Whether the store does."""
-        self.open: list[Any] = []
-        """What it was asked and has not answered."""
-
-    def start(self) -> list[Effect]:
-        return self.tell(events.Started(recovered()))
-
-    def tell(self, event: Any) -> list[Effect]:
-        """The operator's orders, what comes of the store's answers included, in order."""
-        ordered = []
-        for effect in self.operator.step(self.now, event):
-            ordered.append(effect)
-            if type(effect) in (metadata.ReadShard, metadata.WriteShard):
-                self.open.append(effect)
-        if self.answers:
-            ordered += self.answer()
-        return ordered
-
-    def answer(self) -> list[Effect]:
-        """The store does what it was asked."""
-        ordered = []
-        while self.open:
-            asked = self.open.pop(0)
-            ordered += self.tell(self.do(asked))
-        return ordered
-
-    def do(self, asked: Any) -> Any:
-        return self.store.do(asked)
-
-    @property
-    def shard(self) -> Shard | None:
-        """What the store holds."""
-        return self.store.shard
-
-    def receive(self, sender: Member, message: Any) -> list[Effect]:
-        return self.tell(events.Received(sender, message))
+        super().__init__(self.operator, store, me)
 
     def fenced(
         self, sender: Member, head: str | None, *, faulty: bool = False, epoch: int = 0
@@ -217,12 +154,6 @@ class Desk:
         assert self.shard is not None
         entry = at(head) if head is not None else EntryId(0, -1)
         return self.receive(sender, FenceResponse(epoch or self.shard.epoch, entry, sender.node, faulty))
-
-    def wake(self) -> list[Effect]:
-        deadline = self.operator.deadline()
-        assert deadline is not None
-        self.now = max(self.now, deadline)
-        return self.tell(events.TimePassed())
 
     def wake_until_sent(self, to: Member, kind: type) -> Any:
         """The first message of that kind to that node, as time passes."""

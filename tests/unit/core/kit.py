@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, TypeVar
 
-from quorate.core import effects, events, raft
+from quorate.core import effects, events, metadata, raft
 from quorate.core.commands import ChangeMembership
 from quorate.core.effects import Effect
 from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span
@@ -53,8 +53,39 @@ def recovered(log: str = "", *, commit: int = -1, base: EntryId = NOWHERE, **mor
     return events.Recovered(base, head, tuple(epochs), headers, commit=commit, **more)
 
 
-class Bench:
-    """One replica on the bench: tell it things, look at what it orders."""
+class Stand:
+    """One replica of whatever protocol: tell it things, look at what it orders."""
+
+    now: float
+    replica: Any
+
+    def tell(self, event: events.Event) -> list[Effect]:
+        ordered: list[Effect] = self.replica.step(self.now, event)
+        return ordered
+
+    def receive(self, sender: Member, message: Any) -> list[Effect]:
+        return self.tell(events.Received(sender, message))
+
+    def persist(self) -> list[Effect]:
+        """Everything ordered so far is flushed."""
+        ordering = self.replica.ordering
+        return self.tell(events.Persisted(ordering.issued)) if not ordering.idle else []
+
+    def wake(self) -> list[Effect]:
+        deadline = self.replica.deadline()
+        assert deadline is not None
+        self.now = max(self.now, deadline)
+        return self.tell(events.TimePassed())
+
+    def log(self) -> str:
+        return " ".join(
+            f"{header.epoch}-{header.offset}" + (f"..{header.last}" if header.count > 1 else "")
+            for header in self.replica.log.window
+        )
+
+
+class Bench(Stand):
+    """One replica on the bench."""
 
     def __init__(
         self,
@@ -73,23 +104,6 @@ class Bench:
         self.replica = raft.Replica(raft.Config(me, voters, learners, tuning, preferred), Random(1))
         state = raft.SavedState(epoch, vote)
         self.started = self.tell(events.Started(recovered(log, state=state, **more)))
-
-    def tell(self, event: events.Event) -> list[Effect]:
-        return self.replica.step(self.now, event)
-
-    def receive(self, sender: Member, message: Any) -> list[Effect]:
-        return self.tell(events.Received(sender, message))
-
-    def persist(self) -> list[Effect]:
-        """Everything ordered so far is flushed."""
-        ordering = self.replica.ordering
-        return self.tell(events.Persisted(ordering.issued)) if not ordering.idle else []
-
-    def wake(self) -> list[Effect]:
-        deadline = self.replica.deadline()
-        assert deadline is not None
-        self.now = max(self.now, deadline)
-        return self.tell(events.TimePassed())
 
     def miss_leader(self) -> None:
         """Let so much time pass that it owes nobody its vote, and not so much that it stands."""
@@ -117,12 +131,6 @@ class Bench:
                 ordered = self.receive(voter, VoteResponse(self.replica.epoch, True))
         assert self.replica.role.name == "leader"
         return ordered
-
-    def log(self) -> str:
-        return " ".join(
-            f"{header.epoch}-{header.offset}" + (f"..{header.last}" if header.count > 1 else "")
-            for header in self.replica.log.window
-        )
 
 
 def leader(log: str = "1-0", **more: Any) -> Bench:
@@ -153,6 +161,75 @@ def following(log: str = "1-0", **more: Any) -> Bench:
     bench.miss_leader()
     bench.receive(N1, AppendEntries(1, bench.replica.log.head, bench.replica.log.head.offset))
     return bench
+
+
+class Store:
+    """The metadata store: one shard, compare-and-set."""
+
+    def __init__(self, shard: Any = None) -> None:
+        self.version = 0 if shard is None else 1
+        self.shard = shard
+
+    def do(self, asked: Any) -> Any:
+        if type(asked) is metadata.ReadShard:
+            return metadata.ShardRead(asked.token, self.version, self.shard)
+        if asked.version != self.version:
+            return metadata.WriteRefused(asked.token)
+        self.version, self.shard = asked.version + 1, asked.shard
+        return metadata.ShardWritten(asked.token, self.version)
+
+
+class Office:
+    """One overseer of a shard, whose store answers at once unless it is told otherwise."""
+
+    def __init__(self, overseer: Any, store: Any, me: Member) -> None:
+        self.now = 0.0
+        self.me = me
+        self.overseer = overseer
+        self.store = store if isinstance(store, Store) else Store(store)
+        self.answers = True
+        """Whether the store does."""
+        self.open: list[Any] = []
+        """What it was asked and has not answered."""
+
+    def start(self) -> list[Effect]:
+        return self.tell(events.Started(recovered()))
+
+    def tell(self, event: Any) -> list[Effect]:
+        """The overseer's orders, what comes of the store's answers included, in order."""
+        ordered = []
+        for effect in self.overseer.step(self.now, event):
+            ordered.append(effect)
+            if type(effect) in (metadata.ReadShard, metadata.WriteShard):
+                self.open.append(effect)
+        if self.answers:
+            ordered += self.answer()
+        return ordered
+
+    def answer(self) -> list[Effect]:
+        """The store does what it was asked."""
+        ordered = []
+        while self.open:
+            asked = self.open.pop(0)
+            ordered += self.tell(self.do(asked))
+        return ordered
+
+    def do(self, asked: Any) -> Any:
+        return self.store.do(asked)
+
+    @property
+    def shard(self) -> Any:
+        """What the store holds."""
+        return self.store.shard
+
+    def receive(self, sender: Member, message: Any) -> list[Effect]:
+        return self.tell(events.Received(sender, message))
+
+    def wake(self) -> list[Effect]:
+        deadline = self.overseer.deadline()
+        assert deadline is not None
+        self.now = max(self.now, deadline)
+        return self.tell(events.TimePassed())
 
 
 # ---- what it is told ----
@@ -246,7 +323,7 @@ def orders(ordered: list[Effect]) -> list[Effect]:
 
 __all__ = [
     "FIVE", "N1", "N2", "N3", "N4", "N5", "NOWHERE", "THREE", "TUNING",
-    "Bench", "EntryId", "Header", "Member", "Snapshot", "Span",
+    "Bench", "EntryId", "Header", "Member", "Office", "Snapshot", "Span", "Stand", "Store",
     "answer_gone", "at", "catch_up", "change", "depose", "entries", "flushed", "following", "keep_alive", "leader",
     "lease", "new_leader", "of_kind", "orders", "propose", "read", "recovered", "replies", "rest", "sent", "still",
 ]  # fmt: skip

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core import effects, events
-from quorate.core.coordinated import metadata
+from quorate.core import effects, events, metadata
 from quorate.core.coordinated.messages import (
     AbortReconfigurationRequest,
     AddEntryRequest,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core import events
-from quorate.core.coordinated import metadata
+from quorate.core import events, metadata
 from quorate.core.coordinated.messages import (
     AddFollowerRequest,
     AddFollowerResponse,

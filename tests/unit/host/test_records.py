@@ -6,10 +6,10 @@ from random import Random
 
 import msgspec
 
-from quorate.core import coordinated, raft
+from quorate.core import coordinated, isr, raft
 from quorate.core.entry import EntryId, Member, partition_of
 from quorate.host import Hosted, HostSettings, ReplicaRecord
-from quorate.host.replicas import decode_record, encode_record
+from quorate.host.replicas import PROTOCOLS, decode_record, encode_record
 
 ME, OTHER = Member(1, 1), Member(2, 1)
 PARTITION = partition_of(bytes(16), 0)
@@ -43,7 +43,7 @@ def test_state_comes_back_as_that_of_its_protocol() -> None:
 
 
 def test_new_replica_is_saved_with_the_state_it_begins_with() -> None:
-    for protocol, room in (("raft", raft), ("coordinated", coordinated)):
+    for protocol, room in PROTOCOLS.items():
         assert decode_record(encode_record(ReplicaRecord(protocol, ME, (ME,)))).state == room.SavedState()
 
 
@@ -52,11 +52,13 @@ def test_replica_is_of_the_protocol_that_its_record_says() -> None:
         coordinated=coordinated.Tuning(chunk_bytes=7), metadata=raft.Tuning(chunk_bytes=8)
     )
     made = {}
-    for protocol, purpose in (("raft", "topic"), ("coordinated", "topic"), ("raft", "metadata")):
+    for protocol, purpose in (*((name, "topic") for name in PROTOCOLS), ("raft", "metadata")):
         record = ReplicaRecord(protocol, ME, (ME,), purpose=purpose)
         tuning = settings.tuning(protocol=protocol, purpose=purpose)
         made[protocol, purpose] = Hosted(PARTITION, record, tuning, Random(1)).replica
     assert isinstance(made["raft", "topic"], raft.Replica)
     assert isinstance(made["coordinated", "topic"], coordinated.Replica)
     assert made["coordinated", "topic"].config == coordinated.Config(ME, settings.coordinated)
+    assert isinstance(made["isr", "topic"], isr.Replica)
+    assert made["isr", "topic"].config == isr.Config(ME, settings.isr)
     assert made["raft", "metadata"].config.tuning == settings.metadata

@@ -134,7 +134,7 @@ def test_a_client_with_too_many_requests_under_way_is_held_back_and_served(tmp_p
 
 def broker_of(served: Served) -> Broker:
     """The one that watches this node."""
-    (watcher,) = served.node._watchers
+    watcher = served.node._watchers[0]
     broker = watcher.__self__  # type: ignore[attr-defined]
     assert isinstance(broker, Broker)
     return broker

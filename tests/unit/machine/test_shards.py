@@ -6,6 +6,8 @@ import pytest
 
 from quorate.core.coordinated import Shard, Status
 from quorate.core.entry import Header, Member, Partition, partition_of
+from quorate.core.isr import Birth, PartitionState
+from quorate.core.isr.state import newborn
 from quorate.machine.metadata import Metadata, command_batch
 from quorate.machine.shards import Stored, WriteShard
 
@@ -15,7 +17,11 @@ SECOND = Shard(1, Status.STEADY, (Member(1, 1), Member(2, 1)), Member(2, 1))
 
 
 def settle(
-    image: Metadata, offset: int, version: int, shard: Shard, partition: Partition = PARTITION
+    image: Metadata,
+    offset: int,
+    version: int,
+    shard: Shard | PartitionState,
+    partition: Partition = PARTITION,
 ) -> None:
     payload = command_batch(WriteShard(partition, version, shard))
     image.settle(Header(1, offset, size=len(payload)), 0, payload)
@@ -48,3 +54,18 @@ def test_shards_are_in_snapshots() -> None:
     settle(copy, 1, 1, SECOND)
     assert copy.shard(PARTITION) == Stored(2, 1, SECOND)
     assert image.shard(PARTITION) == Stored(1, 0, FIRST)
+
+
+@pytest.mark.behaviour("LB-2")
+def test_states_of_isr_are_kept_beside_shards() -> None:
+    image, copy = Metadata(), Metadata()
+    other = partition_of(bytes(16), 4)
+    state = newborn(Birth((Member(1, 1), Member(2, 1)), min_isr=2), Member(2, 1))
+    settle(image, 0, 0, state)
+    settle(image, 1, 0, FIRST, other)
+    settle(image, 2, 1, state.with_isr([Member(2, 1)]))
+    settle(image, 3, 1, state)
+    copy.restore(image.snapshot())
+    for each in (image, copy):
+        assert each.shard(PARTITION) == Stored(2, 2, state.with_isr([Member(2, 1)]))
+        assert each.shard(other) == Stored(1, 1, FIRST)

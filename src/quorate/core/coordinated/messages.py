@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
-from quorate.core.carrying import CarriesChunk
 from quorate.core.coordinated.shard import Reconfiguration
 from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span
+from quorate.core.fetching import ChunkGone, ChunkRequest, ChunkResponse
 from quorate.core.reading import StillRequest, StillResponse
 from quorate.core.repairing import HaveEntries, WantEntries
 
@@ -107,25 +107,6 @@ class SnapshotResponse(msgspec.Struct, frozen=True, gc=False, tag="snapshot"):
     epoch: int
     head: EntryId
     installed: bool
-
-
-class ChunkRequest(msgspec.Struct, frozen=True, gc=False, tag="chunk?"):
-    """A node that is to have a snapshot to the one that holds it: the next piece, from byte `at` on."""
-
-    epoch: int
-    snapshot: Snapshot
-    at: int
-
-
-class ChunkResponse(CarriesChunk, frozen=True, gc=False, tag="chunk"):
-    """The piece."""
-
-
-class ChunkGone(msgspec.Struct, frozen=True, gc=False, tag="chunk gone"):
-    """This snapshot is no longer kept."""
-
-    epoch: int
-    snapshot: Snapshot
 
 
 class AddEntryRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="add entry?"):

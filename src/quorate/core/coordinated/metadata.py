@@ -1,48 +1,14 @@
-"""The linearizable metadata store, as the operator knows it: compare-and-set on a version (OX-2).
-
-Whoever drives the operator puts a real store behind this: a dictionary in fast worlds, the metadata group in whole
-ones. The version counts the writes of one shard; 0 means that there is none.
-"""
+"""How the store of shards is asked: core/metadata.py."""
 
 from __future__ import annotations
 
-import msgspec
+from quorate.core.metadata import (
+    ReadShard,
+    ShardRead,
+    ShardWritten,
+    StoreSilent,
+    WriteRefused,
+    WriteShard,
+)
 
-from quorate.core.coordinated.shard import Shard
-
-
-class ReadShard(msgspec.Struct, frozen=True, gc=False):
-    """Effect: what is the newest? Answered by `ShardRead` or `StoreSilent`."""
-
-    token: int
-
-
-class WriteShard(msgspec.Struct, frozen=True, gc=False):
-    """Effect: let it be this, if it is still at `version`. Answered by one of the other events below."""
-
-    token: int
-    version: int
-    shard: Shard
-
-
-class ShardRead(msgspec.Struct, frozen=True, gc=False):
-    token: int
-    version: int
-    shard: Shard | None
-
-
-class ShardWritten(msgspec.Struct, frozen=True, gc=False):
-    token: int
-    version: int
-
-
-class WriteRefused(msgspec.Struct, frozen=True, gc=False):
-    """Somebody else has written since."""
-
-    token: int
-
-
-class StoreSilent(msgspec.Struct, frozen=True, gc=False):
-    """The store did not answer: a read has failed, a write may have been done or be done yet."""
-
-    token: int
+__all__ = ["ReadShard", "ShardRead", "ShardWritten", "StoreSilent", "WriteRefused", "WriteShard"]

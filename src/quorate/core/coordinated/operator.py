@@ -19,17 +19,14 @@ from typing import Any, Protocol
 import msgspec
 
 from quorate.core import events
-from quorate.core.coordinated import metadata
 from quorate.core.coordinated.electing import Electing
 from quorate.core.coordinated.orders import CallOff, MoveLeader, Order, Reconfigure
 from quorate.core.coordinated.reshaping import Reshaping
 from quorate.core.coordinated.shard import Kind, Phase, Reconfiguration, Shard, Status
 from quorate.core.coordinated.tending import Tending
-from quorate.core.effects import Outcome, Reply, Send
+from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member
-
-Then = Any
-"""What to do once something is written: a function without arguments."""
+from quorate.core.overseeing import STORE_HANDLERS, Overseer
 
 
 class OperatorTuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
@@ -74,44 +71,22 @@ class Idle:
     def gave_up(self) -> None: ...
 
 
-class Operator:
+class Operator(Overseer):
+    tuning: OperatorTuning
+    shard: Shard | None
+    _orders: list[tuple[Order, int]]
+
     def __init__(self, tuning: OperatorTuning, rng: Random, birth: Shard | None = None) -> None:
         """`birth`: what to begin a shard with of which the store knows nothing."""
-        self.tuning = tuning
-        self.rng = rng
-        self.now = 0.0
-        self.version = 0
-        self.shard: Shard | None = None
-        """As this operator last read or wrote it."""
+        super().__init__(tuning, rng)
         self.task: Task = Idle()
         self.elections_count = 0
         self.reconfigurations_count = 0
         self._birth = birth
-        self._looked_at = 0
-        """The version that the last look found in the middle of something."""
         self._take_over_at = 0.0
         """Until then whoever has left the shard in the middle of something may go on with it."""
-        self._look_at: float | None = None
         self._retry_at: float | None = None
         self._give_up_at: float | None = None
-        self._token = 0
-        self._reading = False
-        self._is_peeking = False
-        self._writing: tuple[Shard, Then] | None = None
-        self._orders: list[tuple[Order, int]] = []
-        """Those that wait for their end, and the epoch then; one that is called off hears when that is stored."""
-        self._silent_at = -1
-        """The version that an unanswered write was based on: until there is another, it may yet be done."""
-        self._effects: list[Any] = []
-
-    # --- the door ---
-
-    def step(self, now: float, event: Any) -> list[Any]:
-        assert not self._effects
-        self.now = now
-        _HANDLERS[type(event)](self, event)
-        ordered, self._effects = self._effects, []
-        return ordered
 
     def deadline(self) -> float | None:
         times = (self._look_at, self._retry_at, self._give_up_at)
@@ -121,93 +96,32 @@ class Operator:
         doing = type(self.task).__name__.lower()
         return f"operator {doing} v{self.version} {self.shard if self.shard is not None else 'knows nothing'}"
 
+    def leading_node(self) -> int:
+        return self.shard.leader.node if self.shard is not None and self.shard.leader is not None else 0
+
     # --- the store ---
 
-    def look(self) -> None:
-        """Forget what is under way, and go on from what the store says."""
+    def forget(self) -> None:
         self.task = Idle()
         self._retry_at = self._give_up_at = None
-        self._writing = None
-        self._ask_store()
-        self._is_peeking = False
 
-    def peek(self) -> None:
-        """Whether what is under way is still what the store says: another operator may have ended it."""
-        self._ask_store()
-        self._is_peeking = True
+    def lost_a_write(self) -> None:
+        self._take_over_at = 0.0
 
-    def _ask_store(self) -> None:
-        self._reading = True
-        self._token += 1
-        self._look_at = self.now + self.tuning.patience_s  # The answer may never come.
-        self.emit(metadata.ReadShard(self._token))
-
-    def write(self, shard: Shard, then: Then) -> None:
-        """Nothing else is done until that is known to be written."""
-        assert self._writing is None
-        self.task = Idle()
-        self._token += 1
-        self._reading = False
-        self._writing = shard, then
-        self._retry_at = self._give_up_at = None
-        self._look_at = self.now + self.tuning.patience_s
-        self.emit(metadata.WriteShard(self._token, self.version, shard))
-
-    @property
-    def is_waiting_for_store(self) -> bool:
-        return (self._reading and not self._is_peeking) or self._writing is not None
-
-    def _read(self, event: metadata.ShardRead) -> None:
-        if event.token != self._token or not self._reading:
-            return
-        self._reading = False
-        if self._is_peeking and event.version == self.version:
-            self._look_at = self.now + self.tuning.watch_s
-            return
-        self.task = Idle()
-        self._retry_at = self._give_up_at = None
-        before, self.version, self.shard = self._looked_at, event.version, event.shard
-        self._looked_at = event.version
+    def found(self, before: int) -> None:
         if self.shard is None:
-            for order, _ in self._orders.copy():
-                self._end(order, Outcome.REFUSED, "there is no such shard")
             if self._birth is not None:
                 self.write(self._birth, self.elect)
             return
         self._judge_orders()
         half_done = self.shard.status is Status.ELECTION or self.shard.reconfiguration is not None
-        if half_done and before and before != event.version:
+        if half_done and before and before != self.version:
             # Somebody is at it. If they get on, this version will not be the newest for long.
             self._take_over_at = self.now + self.tuning.patience_s * (2.0 + 2.0 * self.rng.random())
         if half_done and self.now < self._take_over_at:
             self._look_at = min(self._take_over_at, self.now + self.tuning.patience_s / 2)
             return
         self.go_on()
-
-    def _written(self, event: metadata.ShardWritten) -> None:
-        if event.token != self._token or self._writing is None:
-            return
-        (self.shard, then), self._writing = self._writing, None
-        self.version = self._looked_at = event.version
-        self._look_at = None
-        then()
-
-    def _refused(self, event: metadata.WriteRefused) -> None:
-        """Another operator was faster. It is perhaps alive: do not undo its work at once."""
-        if event.token == self._token and self._writing is not None:
-            self._looked_at = self.version
-            self.look()
-
-    def _silent(self, event: metadata.StoreSilent) -> None:
-        if event.token != self._token:
-            return
-        if self._writing is not None:
-            self._looked_at = 0  # What this operator may have written itself needs no waiting.
-            self._take_over_at = 0.0
-            self._silent_at = self.version
-        self._reading = False
-        self._writing = None
-        self._look_at = self.now + self.tuning.retry_s
 
     # --- tasks ---
 
@@ -262,12 +176,6 @@ class Operator:
 
     # --- for tasks ---
 
-    def emit(self, effect: Any) -> None:
-        self._effects.append(effect)
-
-    def send(self, to: Member, message: Any) -> None:
-        self.emit(Send(to.node, message))
-
     def retry_after(self, seconds: float) -> None:
         self._retry_at = self.now + seconds
 
@@ -275,9 +183,6 @@ class Operator:
         self._give_up_at = self.now + seconds
 
     # --- facts ---
-
-    def _started(self, _: events.Started) -> None:
-        self.look()
 
     def _received(self, event: events.Received) -> None:
         if self.shard is None or self._writing is not None:
@@ -409,22 +314,10 @@ class Operator:
             elif change is None or (change.old, change.new) != (order.old, order.new):
                 self._end(order, Outcome.TIMED_OUT, "it was dropped; nothing has changed")
 
-    def _end(self, order: Order, outcome: Outcome, why: str = "") -> None:
-        self._orders = [other for other in self._orders if other[0] is not order]
-        if outcome is Outcome.TIMED_OUT and self.version == self._silent_at:
-            outcome, why = Outcome.UNKNOWN, "the metadata store has not answered: it may yet be done"
-        leader = self.shard.leader.node if self.shard is not None and self.shard.leader is not None else 0
-        self.emit(Reply(order.request, outcome, leader=leader, why=why))
 
-
-_HANDLERS: dict[type, Any] = {
-    events.Started: Operator._started,
+Operator.handlers = STORE_HANDLERS | {
     events.Received: Operator._received,
     events.Suspected: Operator._suspected,
     events.Commanded: Operator._commanded,
     events.TimePassed: Operator._time_passed,
-    metadata.ShardRead: Operator._read,
-    metadata.ShardWritten: Operator._written,
-    metadata.WriteRefused: Operator._refused,
-    metadata.StoreSilent: Operator._silent,
 }

@@ -14,7 +14,6 @@ from typing import Any
 from quorate.core import effects, events
 from quorate.core.coordinated.config import Config, SavedState
 from quorate.core.coordinated.fenced import Fenced
-from quorate.core.coordinated.fetching import Fetching
 from quorate.core.coordinated.follower import Follower
 from quorate.core.coordinated.leader import Leader
 from quorate.core.coordinated.messages import (
@@ -25,9 +24,6 @@ from quorate.core.coordinated.messages import (
     AddFollowerRequest,
     BecomeLeaderRequest,
     BecomeLeaderResponse,
-    ChunkGone,
-    ChunkRequest,
-    ChunkResponse,
     CommitReconfigurationRequest,
     CommitReconfigurationResponse,
     FenceRequest,
@@ -35,10 +31,12 @@ from quorate.core.coordinated.messages import (
     PrepareReconfigurationRequest,
     PrepareReconfigurationResponse,
     SnapshotRequest,
+    SnapshotResponse,
     TruncateRequest,
 )
 from quorate.core.coordinated.roles import Role
 from quorate.core.entry import NOWHERE, Member, Snapshot
+from quorate.core.fetching import ChunkGone, ChunkRequest, ChunkResponse, Fetching
 from quorate.core.keeping import COMMON_HANDLERS, Keeper
 from quorate.core.reading import StillRequest
 from quorate.core.repairing import HaveEntries, WantEntries
@@ -161,6 +159,10 @@ class Replica(Keeper):
         self.verify(snapshot.last, snapshot.last.offset)
         self.fetching.installed()
 
+    def fetched(self, asker: int, installed: bool) -> None:
+        """What came of a snapshot, for whoever wanted it here."""
+        self.send_when_durable(asker, SnapshotResponse(self.epoch, self.log.head, installed))
+
     # --- what the operator asks ---
 
     def _fence(self, sender: Member, message: FenceRequest) -> None:
@@ -213,7 +215,7 @@ class Replica(Keeper):
             self.enter_epoch(message.epoch)
             self.become("fenced")
         if self.role.name != "leader":
-            self.fetching.order(sender, message)
+            self.fetching.order(asker=sender.node, source=message.source.node, snapshot=message.snapshot)
 
     # --- what the leader asks ---
 
@@ -224,13 +226,7 @@ class Replica(Keeper):
     # --- what has nothing to do with who leads ---
 
     def _chunk_request(self, sender: Member, message: ChunkRequest) -> None:
-        """Somebody fetches a snapshot, a piece at a time."""
-        if self.snapshot != message.snapshot:
-            self.send(sender.node, ChunkGone(self.epoch, message.snapshot))
-            return
-        length = min(self.config.tuning.chunk_bytes, message.snapshot.size - message.at)
-        if length > 0:
-            self.send(sender.node, ChunkResponse(self.epoch, message.snapshot, message.at, length))
+        self.fetching.serve(sender, message)
 
     def _chunk_response(self, sender: Member, message: ChunkResponse) -> None:
         self.fetching.chunk(sender, message)

@@ -1,4 +1,4 @@
-"""A node gets a snapshot: it was told the manifest, and fetches the chunks from whoever holds it, one at a time.
+"""A replica gets a snapshot: it was told the manifest, and fetches the chunks from whoever holds it, one at a time.
 
 A chunk that does not come is asked for again; what was kept is not asked for twice. It outlives neither a change of
 epoch nor a restart: whoever wanted it asks again.
@@ -6,53 +6,75 @@ epoch nor a restart: whoever wanted it asks again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
+
+import msgspec
 
 from quorate.core import effects
-from quorate.core.coordinated.messages import (
-    ChunkGone,
-    ChunkRequest,
-    ChunkResponse,
-    SnapshotRequest,
-    SnapshotResponse,
-)
+from quorate.core.carrying import CarriesChunk
 from quorate.core.entry import Member, Snapshot
 from quorate.core.staging import Staging
 
-if TYPE_CHECKING:
-    from quorate.core.coordinated.replica import Replica
+
+class ChunkRequest(msgspec.Struct, frozen=True, gc=False, tag="chunk?"):
+    """A node that is to have a snapshot to the one that holds it: the next piece, from byte `at` on."""
+
+    epoch: int
+    snapshot: Snapshot
+    at: int
+
+
+class ChunkResponse(CarriesChunk, frozen=True, gc=False, tag="chunk"):
+    """The piece."""
+
+
+class ChunkGone(msgspec.Struct, frozen=True, gc=False, tag="chunk gone"):
+    """This snapshot is no longer kept."""
+
+    epoch: int
+    snapshot: Snapshot
 
 
 class Fetching:
     __slots__ = ("_asker", "_replica", "_source", "deadline")
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Any) -> None:
+        """`replica.fetched(asker, installed)` hears what came of it."""
         self._replica = replica
         self._asker = 0
         """Who wants to hear that it is here; 0: nothing is being fetched."""
         self._source = 0
         self.deadline: float | None = None
 
-    def order(self, asker: Member, message: SnapshotRequest) -> None:
+    # --- the holder's side ---
+
+    def serve(self, sender: Member, message: ChunkRequest) -> None:
+        """Somebody fetches a snapshot from here, a piece at a time."""
         replica = self._replica
-        snapshot = message.snapshot
+        if replica.snapshot != message.snapshot:
+            replica.send(sender.node, ChunkGone(replica.epoch, message.snapshot))
+            return
+        length = min(replica.config.tuning.chunk_bytes, message.snapshot.size - message.at)
+        if length > 0:
+            replica.send(sender.node, ChunkResponse(replica.epoch, message.snapshot, message.at, length))
+
+    # --- the receiver's side ---
+
+    def order(self, *, asker: int, source: int, snapshot: Snapshot | None) -> None:
+        replica = self._replica
         if replica.installing:
             if replica.staging is not None and replica.staging.snapshot == snapshot:
-                self._asker = asker.node
+                self._asker = asker
             return
         if snapshot is None or not self._needs(snapshot):
-            self._asker = asker.node
+            self._asker = asker
             self._answer(installed=True)
             return
-        if (
-            replica.staging is None
-            or replica.staging.snapshot != snapshot
-            or self._source != message.source.node
-        ):
+        if replica.staging is None or replica.staging.snapshot != snapshot or self._source != source:
             replica.staging = Staging(snapshot)
-        elif self._asker == asker.node and self.deadline is not None:
+        elif self._asker == asker and self.deadline is not None:
             return  # It is under way.
-        self._asker, self._source = asker.node, message.source.node
+        self._asker, self._source = asker, source
         self._ask(replica.staging)
 
     def _needs(self, snapshot: Snapshot) -> bool:
@@ -120,12 +142,10 @@ class Fetching:
             self._answer(installed=False)
 
     def _answer(self, *, installed: bool) -> None:
-        replica = self._replica
         self.deadline = None
         asker, self._asker = self._asker, 0
         if asker:
-            response = SnapshotResponse(replica.epoch, replica.log.head, installed)
-            replica.send_when_durable(asker, response)
+            self._replica.fetched(asker, installed)
 
     def woke(self) -> None:
         staging = self._replica.staging

@@ -1,0 +1,382 @@
+"""The controller of one partition: says who leads, agrees to who is in sync, and is not in the way of the data.
+
+Every change is one compare-and-set of the whole state, and begins nothing that would have to be ended: a
+controller that dies leaves nothing half-done. What is in the store is told to every replica until it answers
+(LB-13). Whoever takes over reads it, tells it again, and changes nothing (LB-19).
+
+**Who leads next** is one of those who have everything that is settled: of the ISR, or, where nobody of that can,
+of those who left it while it was too small to settle anything (`PartitionState.may_lead`). A controller needs to
+know nothing about their logs, and nobody has to be fenced first: the leader of before waits for all of them, too,
+and none of them acknowledges anything to it once it has heard of the next.
+
+That a leader is gone it hears from a majority of the others in sync (LB-13, D5), from outside (`Suspected`), from
+the replica itself, or by its silence when it is told to lead.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from quorate.core import events
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Member
+from quorate.core.isr.messages import AlterIsr, PartitionHeard, PartitionTold, ReportLeader
+from quorate.core.isr.orders import ChangeReplicas, ElectUncleanly, MoveLeader, Order
+from quorate.core.isr.state import Birth, PartitionState, Unclean, newborn
+from quorate.core.overseeing import STORE_HANDLERS, Overseer
+
+EAGER = 8
+"""So many times whoever does not answer is told eagerly,"""
+LAZY = 8
+"""and then one time out of so many."""
+
+
+class ControllerTuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    retry_s: float = 0.2
+    """What was not answered is said again after this long."""
+    patience_s: float = 1.5
+    """A leader that does not say that it leads is given up after this long."""
+    watch_s: float = 2.0
+    """How often a controller with nothing to do looks whether another has changed something."""
+    report_s: float = 4.0
+    """Reports count together within this time (LB-13)."""
+
+
+class Controller(Overseer):
+    tuning: ControllerTuning
+    shard: PartitionState | None
+
+    def __init__(self, tuning: ControllerTuning, rng: Random, birth: Birth | None = None) -> None:
+        """`birth`: what to begin a partition with of which the store knows nothing."""
+        super().__init__(tuning, rng)
+        self.elections_count = 0
+        self.shrinks_count = 0
+        self.expands_count = 0
+        self.reports_count = 0
+        self._birth = birth
+        self._told: PartitionState | None = None
+        """What everybody was told last, at least once."""
+        self._times_told = 0
+        self._heard: dict[Member, PartitionHeard] = {}
+        """The newest that each replica has said about itself."""
+        self._gone: set[Member] = set()
+        """Who seems to be gone; never longer than until it says something."""
+        self._reports: dict[Member, float] = {}
+        """Who has reported the leader of this epoch, and when."""
+        self._is_sure = False
+        """What it has read or written last is in the store, as far as it can know."""
+        self._retry_at: float | None = None
+        self._give_up_at: float | None = None
+
+    def deadline(self) -> float | None:
+        times = (self._look_at, self._retry_at, self._give_up_at)
+        return min((time for time in times if time is not None), default=None)
+
+    def describe(self) -> str:
+        return f"controller v{self.version} {self.shard if self.shard is not None else 'knows nothing'}"
+
+    def leading_node(self) -> int:
+        return self.shard.leader.node if self.shard is not None else 0
+
+    # --- the store ---
+
+    def forget(self) -> None:
+        self._is_sure = False
+        self._retry_at = self._give_up_at = None
+
+    def found(self, before: int) -> None:
+        if self.shard is not None:
+            self._go_on()
+        elif self._birth is not None:
+            # Everybody has the same: nothing. So anybody may lead (LB-1, LB-2).
+            first = newborn(self._birth, self.rng.choice(sorted(self._birth.replicas)))
+            self.write(first, self._go_on)
+
+    def _go_on(self) -> None:
+        """The store holds this: whoever ordered it hears so, and then all the others."""
+        state = self.shard
+        assert state is not None
+        self._is_sure = True
+        for order, leader_epoch in self._orders.copy():
+            is_done = _is_done(order, state, leader_epoch)
+            self._end(order, Outcome.SETTLED if is_done else Outcome.TIMED_OUT)
+        if self._told is None or self._told.epoch != state.epoch:
+            self._reports.clear()
+            self._times_told = 0
+            for member in self._told.replicas if self._told is not None else ():
+                if member not in state.replicas:
+                    self._tell(member)  # Whoever misses that hears it when it asks the leader for more.
+            self._told = state
+        self._look_at = self.now + self.tuning.watch_s
+        self._give_up_at = None if self._leader_leads() else self.now + self.tuning.patience_s
+        self._tell_all()
+
+    # --- telling ---
+
+    def _tell(self, member: Member) -> None:
+        assert self.shard is not None
+        self.send(member, PartitionTold(self.shard.leader_epoch, self.shard))
+
+    def _tell_all(self) -> None:
+        """Everybody who does not know it yet; and who cannot lead, as long as nobody does: it may be mended."""
+        state = self.shard
+        assert state is not None
+        untold = [member for member in state.replicas if not self._knows(member, state)]
+        if not self._leader_leads():
+            untold += [
+                member for member in state.replicas if member not in untold and not self._is_fit(member)
+            ]
+        self._times_told += 1
+        if self._times_told <= EAGER or self._times_told % LAZY == 0:
+            for member in untold:
+                self._tell(member)
+        self._retry_at = self.now + self.tuning.retry_s if untold else None
+
+    def _knows(self, member: Member, state: PartitionState) -> bool:
+        heard = self._heard.get(member)
+        return heard is not None and heard.partition_epoch >= state.epoch
+
+    def _is_fit(self, member: Member) -> bool:
+        heard = self._heard.get(member)
+        return heard is None or heard.can_lead
+
+    def _leader_leads(self) -> bool:
+        """By what it has said itself, if it is not gone since."""
+        state = self.shard
+        assert state is not None
+        heard = self._heard.get(state.leader)
+        leads = heard is not None and heard.epoch == state.leader_epoch and heard.leads
+        return leads and state.leader not in self._gone
+
+    # --- what replicas say ---
+
+    def _received(self, event: events.Received) -> None:
+        state, sender, message = self.shard, event.sender, event.message
+        if state is None or not self._is_sure:
+            return  # Whatever it says will be said again.
+        if message.epoch > state.leader_epoch or message.partition_epoch > state.epoch:
+            self.look()  # Another controller has been at work.
+            return
+        self._gone.discard(sender)
+        if sender not in state.replicas:
+            self._stranger(state, sender, message.partition_epoch)
+        elif type(message) is PartitionHeard:
+            self._heard_from(state, sender, message)
+        elif message.epoch != state.leader_epoch or message.partition_epoch != state.epoch:
+            self._tell(sender)  # It speaks of the past (LB-15).
+        elif type(message) is AlterIsr:
+            self._alter_isr(state, sender, message)
+        elif type(message) is ReportLeader:
+            self._report(state, sender)
+
+    def _stranger(self, state: PartitionState, sender: Member, knows: int) -> None:
+        """One that was removed may not know it. Where a node has another disk, who was there is gone (KIP-903)."""
+        if knows < state.epoch:
+            self._tell(sender)
+        for member in state.replicas:
+            if member.node == sender.node and member.incarnation < sender.incarnation:
+                self._missing(member)
+
+    def _heard_from(self, state: PartitionState, sender: Member, message: PartitionHeard) -> None:
+        before = self._heard.get(sender)
+        if before is not None and before.epoch > message.epoch:
+            return
+        if before is not None and before.epoch == message.epoch and message.leads and not before.leads:
+            return  # Overtaken: whoever does not lead an epoch never will.
+        self._heard[sender] = message
+        if self._leader_leads():
+            self._give_up_at = None
+        elif sender == state.leader and message.epoch == state.leader_epoch:
+            self._elect()  # It has restarted, or is damaged, and says so.
+        elif state.leader in self._gone or self._has_refused(state):
+            self._elect()  # Nobody could lead; perhaps this one can.
+
+    def _has_refused(self, state: PartitionState) -> bool:
+        heard = self._heard.get(state.leader)
+        return heard is not None and heard.epoch == state.leader_epoch and not heard.leads
+
+    def _alter_isr(self, state: PartitionState, sender: Member, message: AlterIsr) -> None:
+        """The leader knows who keeps up; the store, whether anything has changed meanwhile (LB-20, LB-23)."""
+        isr = set(message.isr)
+        if sender != state.leader or sender not in isr or not isr <= set(state.replicas):
+            return
+        if message.isr == state.isr:
+            self._tell(sender)
+            return
+        self.shrinks_count += bool(set(state.isr) - isr)
+        self.expands_count += bool(isr - set(state.isr))
+        self.write(state.with_isr(isr), self._go_on)
+
+    def _report(self, state: PartitionState, sender: Member) -> None:
+        """A majority of the others in sync, within the bound (LB-13, LB-14, D5).
+
+        Where nobody else is in sync, of those who could lead all the same.
+        """
+        others = [member for member in state.isr if member != state.leader] or list(state.elr)
+        if sender not in others:
+            return
+        self.reports_count += 1
+        self._reports[sender] = self.now
+        fresh = [m for m in others if self.now - self._reports.get(m, float("-inf")) <= self.tuning.report_s]
+        if 2 * len(fresh) > len(others):
+            self._missing(state.leader)
+
+    # --- who leads ---
+
+    def _suspected(self, event: events.Suspected) -> None:
+        if self.shard is not None and self._is_sure:
+            for member in self.shard.replicas:
+                if member.node == event.node:
+                    self._missing(member)
+
+    def _missing(self, member: Member) -> None:
+        assert self.shard is not None
+        self._gone.add(member)
+        if member == self.shard.leader and self._is_sure:
+            self._elect()
+
+    def _elect(self) -> None:
+        """Somebody who has everything, and does not seem to be gone or damaged; if there is one (LB-16)."""
+        state = self.shard
+        assert state is not None
+        able = [m for m in state.may_lead if m not in self._gone and self._is_fit(m)]
+        others = [m for m in able if m in state.isr and m != state.leader]
+        # One that says itself that it does not lead may do so in another epoch.
+        again = [state.leader] if state.leader in able and self._has_refused(state) else []
+        candidates = others or again or [m for m in able if m in state.elr]
+        if candidates:
+            self._lead(state.led_by(self.rng.choice(candidates)))
+        elif self._retry_at is None:
+            # Those who could not lead are asked again: they may be mended.
+            self._retry_at = self.now + self.tuning.retry_s
+
+    def _lead(self, state: PartitionState) -> None:
+        """Another leader epoch: first in the store (LB-18)."""
+        self.elections_count += 1
+        self.write(state, self._go_on)
+
+    # --- time ---
+
+    def _time_passed(self, _: events.TimePassed) -> None:
+        if self._give_up_at is not None and self.now >= self._give_up_at:
+            self._give_up_at = self.now + self.tuning.patience_s
+            assert self.shard is not None
+            self._missing(self.shard.leader)
+        if self._retry_at is not None and self.now >= self._retry_at:
+            self._tell_all()
+        if self._look_at is not None and self.now >= self._look_at:
+            if self._is_sure:
+                self.peek()
+            else:
+                self.look()
+
+    # --- orders ---
+
+    def _commanded(self, event: events.Commanded) -> None:
+        order: Order = event.command
+        why = self._why_not(order)
+        if why:
+            self.emit(Reply(order.request, Outcome.REFUSED, why=why))
+            return
+        state = self.shard
+        assert state is not None
+        self._orders.append((order, state.leader_epoch))
+        if isinstance(order, MoveLeader):
+            self._lead(state.led_by(order.to or self.rng.choice(self._heirs(state))))
+        elif isinstance(order, ElectUncleanly):
+            self._lead(_uncleanly_led_by(state, order.to))
+        else:
+            changed = self._without(state, order.old) if order.old is not None else state
+            kept = [member for member in changed.replicas if member != order.old]
+            replicas = tuple(sorted(kept if order.new is None else [*kept, order.new]))
+            changed = msgspec.structs.replace(changed, epoch=state.epoch + 1, replicas=replicas)
+            self.write(changed, self._go_on)
+
+    def _without(self, state: PartitionState, old: Member) -> PartitionState:
+        """The same partition, where it leads no more and nobody waits for it."""
+        if state.leader == old:
+            self.elections_count += 1
+            state = state.led_by(self.rng.choice(self._heirs(state)))
+        if old in state.isr:
+            state = state.with_isr(set(state.isr) - {old})
+        return msgspec.structs.replace(state, elr=tuple(member for member in state.elr if member != old))
+
+    def _heirs(self, state: PartitionState) -> list[Member]:
+        """Who could lead instead; whoever seems to be there, if anybody does, and in sync, if anybody is."""
+        fit = [member for member in state.may_lead if member != state.leader and self._is_fit(member)]
+        heirs = [member for member in fit if member in state.isr] or fit
+        return [member for member in heirs if member not in self._gone] or heirs
+
+    def _why_not(self, order: Order) -> str:
+        """Why this cannot be done now; empty if it can."""
+        state = self.shard
+        if state is None or not self._is_sure:
+            return "the metadata store has not answered yet"
+        if isinstance(order, MoveLeader):
+            if order.to is None:
+                return (
+                    "" if self._heirs(state) else "nobody else could lead who has everything that is settled"
+                )
+            if order.to == state.leader:
+                return f"node {order.to.node} leads already"
+            return "" if order.to in state.isr else f"node {order.to.node} is not in sync"
+        if isinstance(order, ElectUncleanly):
+            if order.to not in state.replicas:
+                return f"node {order.to.node} does not hold this partition"
+            return (
+                f"node {order.to.node} has everything that is settled" if order.to in state.may_lead else ""
+            )
+        return self._why_not_change(state, order.old, order.new)
+
+    def _why_not_change(self, state: PartitionState, old: Member | None, new: Member | None) -> str:
+        if old is None and new is None:
+            return "nobody is named"
+        if old is not None and old not in state.replicas:
+            return f"node {old.node} does not hold this partition"
+        if new is not None and new in state.replicas:
+            return f"node {new.node} holds this partition already"
+        if new is not None and any(m.node == new.node for m in state.replicas if m != old):
+            return f"node {new.node} holds this partition with another disk; swap that for this one"
+        if len(state.replicas) + (new is not None) - (old is not None) < state.min_isr:
+            return f"{state.min_isr} are needed in sync, and fewer would hold this partition"
+        is_wiped = old is not None and new is not None and old.node == new.node
+        if old is not None and old in state.isr and len(state.isr) <= state.min_isr and not is_wiped:
+            return f"node {old.node} is in sync, and without it fewer than {state.min_isr} are"
+        if old == state.leader and not self._heirs(state):
+            return "nobody else could lead who has everything that is settled"
+        return ""
+
+
+def _uncleanly_led_by(state: PartitionState, leader: Member) -> PartitionState:
+    """A person accepts that what only the others have is lost; that they did is stored with it."""
+    leader_epoch = state.leader_epoch + 1
+    return msgspec.structs.replace(
+        state,
+        epoch=state.epoch + 1,
+        leader_epoch=leader_epoch,
+        leader=leader,
+        isr=(leader,),
+        elr=(),
+        unclean=Unclean(leader_epoch, leader, state.may_lead),
+    )
+
+
+def _is_done(order: Order, state: PartitionState, leader_epoch: int) -> bool:
+    """Whether what was ordered in that leader epoch stands in the store."""
+    if isinstance(order, ChangeReplicas):
+        return (order.new is None or order.new in state.replicas) and order.old not in state.replicas
+    if state.leader_epoch == leader_epoch:
+        return False
+    if isinstance(order, ElectUncleanly):
+        return state.unclean is not None and state.unclean.leader_epoch > leader_epoch
+    return order.to is None or order.to == state.leader
+
+
+Controller.handlers = STORE_HANDLERS | {
+    events.Received: Controller._received,
+    events.Suspected: Controller._suspected,
+    events.Commanded: Controller._commanded,
+    events.TimePassed: Controller._time_passed,
+}

@@ -1,0 +1,107 @@
+"""One follower as its leader sees it: its newest request, and since when it is behind.
+
+**Lag is a matter of time** (LB-20). A follower is behind from the moment when there is something that it has not
+flushed. While entries keep coming it may never have all of them; but if it has all that there was when it asked
+last, then it is behind only since then.
+"""
+
+from __future__ import annotations
+
+from quorate.core.entry import NOWHERE, EntryId, Member
+from quorate.core.isr.messages import FetchRequest
+
+NEVER = 1 << 62
+BEATS_EAGER = 8
+"""So many heartbeats wake a follower that rests and does not answer,"""
+BEATS_LAZY = 8
+"""and then one out of so many."""
+
+
+class Fetcher:
+    __slots__ = (
+        "_asked_at",
+        "_beats",
+        "_end_then",
+        "behind_since",
+        "is_resting",
+        "is_suspected",
+        "is_waiting",
+        "member",
+        "reading",
+        "request",
+    )
+
+    def __init__(self, member: Member, now: float) -> None:
+        self.member = member
+        self.request: FetchRequest | None = None
+        """The newest; None: it has not asked in this epoch."""
+        self.behind_since: float | None = now
+        self.is_waiting = False
+        """Its newest request was answered with nothing: the next that there is, it is told at once."""
+        self.is_resting = False
+        """It was told to rest, and has not asked since."""
+        self.is_suspected = False
+        """It may be gone: let it show itself."""
+        self.reading = 0
+        """Headers that it needs are being read from disk, by this token."""
+        self._beats = 0
+        self._asked_at = now
+        self._end_then = NEVER
+        """When it asked last, and where the leader's log ended then."""
+
+    @property
+    def node(self) -> int:
+        return self.member.node
+
+    @property
+    def prev(self) -> EntryId:
+        return self.request.prev if self.request is not None else NOWHERE
+
+    @property
+    def next(self) -> int:
+        return self.prev.offset + 1
+
+    @property
+    def flushed(self) -> int:
+        return self.request.flushed if self.request is not None else -1
+
+    @property
+    def is_whole(self) -> bool:
+        """It has asked, and has lost nothing to damage."""
+        return self.request is not None and self.request.faulty is None and self.request.wants_snapshot < 0
+
+    def asked(self, request: FetchRequest, *, end: int, now: float) -> bool:
+        """A request came, and the leader's log ends at `end`. False if it is older than one that came before."""
+        last = self.request
+        if last is not None and (last.session, last.number) >= (request.session, request.number):
+            return False
+        self.request = request
+        self.is_waiting = self.is_resting = self.is_suspected = False
+        self._beats = 0
+        # Without its snapshot it has not everything, whatever its log says.
+        flushed = request.flushed if request.wants_snapshot < 0 else -1
+        if flushed >= end:
+            self.behind_since = None
+        elif self.behind_since is None:
+            self.behind_since = now
+        elif flushed >= self._end_then:
+            self.behind_since = max(self.behind_since, self._asked_at)
+        self._asked_at, self._end_then = now, end
+        return True
+
+    def appended(self, now: float) -> None:
+        if self.behind_since is None:
+            self.behind_since = now
+
+    def suspected(self, now: float) -> None:
+        self.is_suspected = True
+        self._beats = 0
+        self.appended(now)
+
+    def lags(self, now: float, lag_s: float) -> bool:
+        return self.behind_since is not None and now - self.behind_since >= lag_s
+
+    def is_due(self) -> bool:
+        """Whether this heartbeat is for it, too: one that does not answer is tried less often."""
+        self._beats += 1
+        return self._beats <= BEATS_EAGER or self._beats % BEATS_LAZY == 0

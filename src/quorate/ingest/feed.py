@@ -1,0 +1,238 @@
+"""One NATS subject into one partition, for as long as this node leads it in one epoch.
+
+Whatever has come in while the last batch was being settled becomes the next one: one record batch, one entry. There
+is one under way at a time, so that messages stand in the log in the order in which they came, even where the leader
+was busy and a batch had to be tried again. Everything that waits has one bound over all feeds of a node; what comes
+beyond it is refused.
+
+No message gets into the log twice. A server hands a message to those who are subscribed when it arrives, and a node
+subscribes after it has come to lead. So an earlier leader that takes the same message, because it does not know of
+its end yet, has it in an epoch that is over for the later one: its entry is never settled in one log with the
+other. That is why what waits in a feed is never written in another epoch, not even by the same node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from quorate import batch
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Partition
+from quorate.ingest.subjects import SUBJECT_HEADER, has_wildcard
+
+if TYPE_CHECKING:
+    from quorate.node import Node
+
+WAITING_BYTES_MAX = 32 << 20
+"""Of messages that are not settled or refused yet, over all feeds of a node."""
+RECORD_ROOM = 64
+"""What a record has beside its value and headers, and what a message costs at least."""
+HEADER_ROOM = 16
+RETRY_EVERY_S = 0.05
+RETRY_FOR_S = 5.0
+"""A leader that is busy, or has no room, is tried again for so long; then the messages are refused."""
+
+_WHY_NOT: dict[Outcome, str] = {
+    Outcome.NOT_LEADER: "not written: another node leads now",
+    Outcome.UNKNOWN: "unknown: the leader changed; it may be written, or not",
+    Outcome.BUSY: "not written: the leader is busy",
+    Outcome.FULL: "not written: the leader's disk is full",
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """What a publisher hears whose message is settled."""
+
+    topic: str
+    partition: int
+    offset: int
+    epoch: int
+
+
+class NotWritten(msgspec.Struct, frozen=True, gc=False):
+    error: str
+
+
+class Counts:
+    """Of all feeds of a node."""
+
+    def __init__(self) -> None:
+        self.waiting_bytes = 0
+        self.written_count = 0
+        self.refused_count = 0
+
+
+class Feed:
+    def __init__(
+        self,
+        node: Node,
+        counts: Counts,
+        *,
+        topic: str,
+        number: int,
+        partition: Partition,
+        epoch: int,
+        subject: str,
+        batch_bytes_max: int,
+    ) -> None:
+        self.topic = topic
+        self.subject = subject
+        self.epoch = epoch
+        self._node = node
+        self._counts = counts
+        self._number = number
+        self._partition = partition
+        self._batch_bytes_max = batch_bytes_max
+        self._keeps_subject = has_wildcard(subject)
+        self._client: Client | None = None
+        self._subscription: Subscription | None = None
+        self._waiting: deque[Msg] = deque()
+        self._some = asyncio.Event()
+        """Something waits, or nothing will come any more."""
+        self._is_ending = False
+        self._writing = asyncio.get_running_loop().create_task(self._write(), name=f"NATS {subject}")
+
+    async def subscribe(self, client: Client) -> None:
+        """Raises what the client raises; after a lost connection, the next one goes on."""
+        self._client = client
+        self._subscription = await client.subscribe(self.subject, cb=self._heard)
+
+    async def end(self) -> None:
+        """This node does not lead any more: no message comes in, and those that are here hear why not."""
+        if self._subscription is not None:
+            with suppress(nats.errors.Error, OSError, TimeoutError):  # The connection may be lost, too.
+                await self._subscription.drain()  # type: ignore[no-untyped-call]
+        self._is_ending = True
+        self._some.set()
+        await self._writing
+
+    def cancel(self) -> None:
+        """The node is over: nobody hears anything any more."""
+        self._writing.cancel()
+
+    # --- coming in ---
+
+    async def _heard(self, message: Msg) -> None:
+        size = _room_for(message)
+        if size + batch.BATCH_MIN > self._batch_bytes_max:
+            await self._refuse(message, f"a message of {len(message.data)} bytes is too large for the topic")
+        elif self._counts.waiting_bytes + size > WAITING_BYTES_MAX:
+            await self._refuse(message, f"more than {WAITING_BYTES_MAX} bytes wait to be written")
+        else:
+            self._counts.waiting_bytes += size
+            self._waiting.append(message)
+            self._some.set()
+
+    async def _refuse(self, message: Msg, why: str) -> None:
+        self._counts.refused_count += 1
+        self._node.log_offence(f"topic {self.topic}: a message from NATS was not taken: {why}")
+        await self._answer(message, NotWritten(f"not written: {why}"))
+
+    # --- going on ---
+
+    async def _write(self) -> None:
+        while True:
+            await self._some.wait()
+            taken = self._take()
+            if taken:
+                payload = self._batch(taken)
+                await self._tell(taken, await self._settled(payload))
+            elif self._is_ending:
+                return
+            else:
+                self._some.clear()
+
+    def _take(self) -> list[Msg]:
+        """As many as one batch has room for."""
+        taken: list[Msg] = []
+        left = self._batch_bytes_max - batch.BATCH_MIN
+        while self._waiting:
+            left -= _room_for(self._waiting[0])
+            if left < 0:
+                break
+            taken.append(self._waiting.popleft())
+        return taken
+
+    def _batch(self, messages: Sequence[Msg]) -> bytes:
+        now_ms = time.time_ns() // 1_000_000
+        return batch.encode_records(
+            (batch.Record(None, message.data, headers=self._headers(message)) for message in messages), now_ms
+        )
+
+    def _headers(self, message: Msg) -> tuple[tuple[str, bytes | None], ...]:
+        if message.headers is None and not self._keeps_subject:
+            return ()
+        headers: dict[str, bytes | None] = {
+            name: value.encode() for name, value in (message.headers or {}).items()
+        }
+        if self._keeps_subject:
+            headers[SUBJECT_HEADER] = message.subject.encode()
+        return tuple(headers.items())
+
+    async def _settled(self, payload: bytes) -> Reply:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RETRY_FOR_S
+        while True:
+            reply = await self._proposed(payload)
+            if reply.outcome not in (Outcome.BUSY, Outcome.FULL) or loop.time() >= deadline:
+                return reply
+            await asyncio.sleep(RETRY_EVERY_S)
+
+    async def _proposed(self, payload: bytes) -> Reply:
+        node = self._node
+        if not node.is_leader(self._partition) or node.leader_of(self._partition)[1] != self.epoch:
+            return Reply(0, Outcome.NOT_LEADER)
+        decided: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def hear(reply: Reply) -> None:
+            if not decided.done():  # Else the node is over.
+                decided.set_result(reply)
+
+        node.begin_turn()
+        try:
+            node.propose(self._partition, [payload], hear)
+        finally:
+            node.end_turn()
+        return await decided
+
+    # --- and back ---
+
+    async def _tell(self, messages: Sequence[Msg], reply: Reply) -> None:
+        self._counts.waiting_bytes -= sum(map(_room_for, messages))
+        if reply.outcome is Outcome.SETTLED:
+            self._counts.written_count += len(messages)
+            for place, message in enumerate(messages):
+                if message.reply:
+                    written = Written(self.topic, self._number, reply.offset + place, reply.epoch)
+                    await self._answer(message, written)
+            return
+        why = _WHY_NOT.get(reply.outcome, f"not written: {reply.outcome}")
+        self._counts.refused_count += len(messages)
+        self._node.log_offence(f"topic {self.topic}: {len(messages)} messages from NATS: {why}")
+        for message in messages:
+            await self._answer(message, NotWritten(why))
+
+    async def _answer(self, message: Msg, answer: Written | NotWritten) -> None:
+        if message.reply and self._client is not None:
+            with suppress(nats.errors.Error, OSError):  # Nobody can be told; whoever waits will give up.
+                await self._client.publish(message.reply, _encode(answer))
+
+
+def _room_for(message: Msg) -> int:
+    """In a batch, at most."""
+    headers: dict[str, Any] = message.headers or {}
+    # Letters of other scripts take up to four bytes each.
+    others = sum(HEADER_ROOM + 4 * (len(name) + len(value)) for name, value in headers.items())
+    return RECORD_ROOM + len(message.data) + len(message.subject) + others
