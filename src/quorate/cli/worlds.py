@@ -153,8 +153,11 @@ def _operated(found: Sum) -> list[tuple[str, str]]:
     if not found.operators:
         return []
     return [
-        (f"{found.operators:,}", "operators, some at once: each resumed what another had left half-done"),
-        (f"{found.reconfigurations or 0:,}", "reconfigurations: no majority of before misses one of after"),
+        (f"{found.operators:,}", "operators, some at once: whatever one left half-done came to its end"),
+        (
+            f"{found.reconfigurations or 0:,}",
+            "reconfigurations: what was settled before is on a majority of after",
+        ),
     ]
 
 

@@ -61,7 +61,6 @@ class Place(msgspec.Struct, frozen=True):
     """The election time-out: what is short and what is long is measured in it."""
     ends: float
     """No fault begins later."""
-    protocol: str = "raft"
     operators: tuple[int, ...] = ()
 
     @property

@@ -381,7 +381,7 @@ def choose_priorities(
 
 def plan_faults(plan: Plan, setup: Setup, tunables: Tunables) -> tuple[Fault, ...]:
     ends = tunables.seconds * 0.95
-    place = Place(setup.nodes, setup.unlucky, tunables.pace_s, ends, setup.protocol, setup.operators)
+    place = Place(setup.nodes, setup.unlucky, tunables.pace_s, ends, setup.operators)
     faults = schedule(plan.seed, plan.faults, place)
     if plan.only is not None:
         faults = tuple(fault for index, fault in enumerate(faults) if index in plan.only)

@@ -40,7 +40,7 @@ class Fetching:
             if replica.staging is not None and replica.staging.snapshot == snapshot:
                 self._asker = asker.node
             return
-        if snapshot is None or not self._needs(snapshot):
+        if not self._needs(snapshot):
             self._asker = asker.node
             self._answer(installed=True)
             return

@@ -13,6 +13,7 @@ That a node is gone is told from outside, by `Suspected`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ import msgspec
 
 from quorate.core import events
 from quorate.core.coordinated import metadata
+from quorate.core.coordinated.answering import DROPPED, Given, Verdict, judge
 from quorate.core.coordinated.electing import Electing
 from quorate.core.coordinated.orders import CallOff, MoveLeader, Order, Reconfigure
 from quorate.core.coordinated.reshaping import Reshaping
@@ -27,9 +29,6 @@ from quorate.core.coordinated.shard import Kind, Phase, Reconfiguration, Shard, 
 from quorate.core.coordinated.tending import Tending
 from quorate.core.effects import Outcome, Reply, Send
 from quorate.core.entry import Member
-
-Then = Any
-"""What to do once something is written: a function without arguments."""
 
 
 class OperatorTuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
@@ -84,8 +83,6 @@ class Operator:
         self.shard: Shard | None = None
         """As this operator last read or wrote it."""
         self.task: Task = Idle()
-        self.elections_count = 0
-        self.reconfigurations_count = 0
         self._birth = birth
         self._looked_at = 0
         """The version that the last look found in the middle of something."""
@@ -97,9 +94,9 @@ class Operator:
         self._token = 0
         self._reading = False
         self._is_peeking = False
-        self._writing: tuple[Shard, Then] | None = None
-        self._orders: list[tuple[Order, int]] = []
-        """Those that wait for their end, and the epoch then; one that is called off hears when that is stored."""
+        self._writing: tuple[Shard, Callable[[], None]] | None = None
+        """What is being written, and what to do once it is."""
+        self._orders: list[Given] = []
         self._silent_at = -1
         """The version that an unanswered write was based on: until there is another, it may yet be done."""
         self._effects: list[Any] = []
@@ -127,7 +124,9 @@ class Operator:
         """Forget what is under way, and go on from what the store says."""
         self.task = Idle()
         self._retry_at = self._give_up_at = None
-        self._writing = None
+        if self._writing is not None:
+            self._silent_at = self.version
+            self._writing = None
         self._ask_store()
         self._is_peeking = False
 
@@ -142,7 +141,7 @@ class Operator:
         self._look_at = self.now + self.tuning.patience_s  # The answer may never come.
         self.emit(metadata.ReadShard(self._token))
 
-    def write(self, shard: Shard, then: Then) -> None:
+    def write(self, shard: Shard, then: Callable[[], None]) -> None:
         """Nothing else is done until that is known to be written."""
         assert self._writing is None
         self.task = Idle()
@@ -166,15 +165,15 @@ class Operator:
             return
         self.task = Idle()
         self._retry_at = self._give_up_at = None
+        has_seen_all = event.version <= self.version + 1
         before, self.version, self.shard = self._looked_at, event.version, event.shard
         self._looked_at = event.version
         if self.shard is None:
-            for order, _ in self._orders.copy():
-                self._end(order, Outcome.REFUSED, "there is no such shard")
+            assert not self._orders, "none is taken before the shard is known, and none is ever unwritten"
             if self._birth is not None:
                 self.write(self._birth, self.elect)
             return
-        self._judge_orders()
+        self._judge_orders(has_seen_all=has_seen_all)
         half_done = self.shard.status is Status.ELECTION or self.shard.reconfiguration is not None
         if half_done and before and before != event.version:
             # Somebody is at it. If they get on, this version will not be the newest for long.
@@ -190,12 +189,18 @@ class Operator:
         (self.shard, then), self._writing = self._writing, None
         self.version = self._looked_at = event.version
         self._look_at = None
+        for given in self._orders:
+            given.is_begun = True
         then()
 
     def _refused(self, event: metadata.WriteRefused) -> None:
         """Another operator was faster. It is perhaps alive: do not undo its work at once."""
         if event.token == self._token and self._writing is not None:
+            self._writing = None
             self._looked_at = self.version
+            for given in self._orders.copy():
+                if not given.is_begun:
+                    self._end(given, DROPPED)
             self.look()
 
     def _silent(self, event: metadata.StoreSilent) -> None:
@@ -234,7 +239,6 @@ class Operator:
         """Let the next epoch begin: first in the store, then anywhere else (OX-5)."""
         shard = self.shard
         assert shard is not None
-        self.elections_count += 1
         change = shard.reconfiguration
         if change is not None and change.phase in (Phase.PREPARE, Phase.ABORT) and not change.again:
             change = None  # Nobody counts otherwise yet: as if it had not begun (OX-28).
@@ -255,7 +259,6 @@ class Operator:
         assert shard is not None
         assert shard.status is Status.STEADY
         assert change.old != shard.leader, "a leader is moved first (OX-31)"
-        self.reconfigurations_count += 1
         change = msgspec.structs.replace(change, phase=Phase.PREPARE)
         following = Shard(shard.epoch + 1, Status.STEADY, shard.ensemble, shard.leader, change)
         self.write(following, lambda: self.begin(Reshaping(self)))
@@ -316,13 +319,16 @@ class Operator:
             return
         shard = self.shard
         assert shard is not None
-        self._orders.append((order, shard.epoch))
+        given = Given(order, before=shard)
+        self._orders.append(given)
         change = shard.reconfiguration
         if isinstance(order, MoveLeader):
             self.elect(avoid=shard.leader)
         elif isinstance(order, CallOff):
             assert change is not None
-            if change.phase is not Phase.ABORT:  # Else that is under way, and serves this order, too.
+            if change.phase is Phase.ABORT:
+                given.is_begun = True  # That serves this order, too.
+            else:
                 self.call_off()
         else:
             change = Reconfiguration(order.kind, Phase.WANTED, order.old, order.new)
@@ -386,35 +392,22 @@ class Operator:
         self._judge_orders()
         self.go_on()
 
-    def _judge_orders(self) -> None:
+    def _judge_orders(self, *, has_seen_all: bool = True) -> None:
         """Whether what was ordered has happened, or can no longer happen."""
-        for order, epoch in self._orders.copy():
-            self._judge(order, epoch)
+        assert self.shard is not None
+        for given in self._orders.copy():
+            verdict = judge(given, self.shard, has_seen_all=has_seen_all)
+            if verdict is not None:
+                self._end(given, verdict)
+            else:
+                given.is_begun = True  # Whoever wrote that.
 
-    def _judge(self, order: Order, epoch: int) -> None:
-        shard = self.shard
-        assert shard is not None
-        change = shard.reconfiguration
-        if isinstance(order, MoveLeader):
-            if shard.status is Status.STEADY:
-                self._end(order, Outcome.SETTLED if shard.epoch > epoch else Outcome.TIMED_OUT)
-        elif isinstance(order, CallOff):
-            if change is None or change.phase is Phase.COMMIT:
-                self._end(order, Outcome.SETTLED if change is None else Outcome.TIMED_OUT)
-        else:
-            is_in = order.new is None or order.new in shard.ensemble
-            is_out = order.old is None or order.old not in shard.ensemble
-            if is_in and is_out:
-                self._end(order, Outcome.SETTLED)
-            elif change is None or (change.old, change.new) != (order.old, order.new):
-                self._end(order, Outcome.TIMED_OUT, "it was dropped; nothing has changed")
-
-    def _end(self, order: Order, outcome: Outcome, why: str = "") -> None:
-        self._orders = [other for other in self._orders if other[0] is not order]
-        if outcome is Outcome.TIMED_OUT and self.version == self._silent_at:
-            outcome, why = Outcome.UNKNOWN, "the metadata store has not answered: it may yet be done"
+    def _end(self, given: Given, verdict: Verdict) -> None:
+        self._orders = [other for other in self._orders if other is not given]
+        if verdict.outcome is Outcome.TIMED_OUT and self.version == self._silent_at:
+            verdict = Verdict(Outcome.UNKNOWN, "the metadata store has not answered: it may yet be done")
         leader = self.shard.leader.node if self.shard is not None and self.shard.leader is not None else 0
-        self.emit(Reply(order.request, outcome, leader=leader, why=why))
+        self.emit(Reply(given.order.request, verdict.outcome, leader=leader, why=verdict.why))
 
 
 _HANDLERS: dict[type, Any] = {

@@ -82,9 +82,8 @@ class Reshaping:
             elif type(message) is AbortReconfigurationResponse and phase is Phase.ABORT:
                 self._end(message.leads, self._shard.ensemble)
         elif type(message) is SnapshotResponse and sender == self._change.new and self._snapshot is not None:
-            snapshot = self._snapshot.snapshot
             if message.installed:
-                if snapshot is None or message.head.offset >= snapshot.last.offset:  # Else of an older one.
+                if message.head.offset >= self._snapshot.snapshot.last.offset:  # Else of an older one.
                     self._commit()
             else:
                 self._snapshot = None  # The leader has another one by now.
@@ -99,6 +98,7 @@ class Reshaping:
         elif self._change.new is None:
             self._commit()
         elif self._snapshot is None:
+            assert message.snapshot is not None
             self._snapshot = SnapshotRequest(self._shard.epoch, message.snapshot, self._leader)
             self.retry()
 
