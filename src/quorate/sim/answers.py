@@ -1,5 +1,6 @@
 """Whether those who ordered something of operators were told the truth: by all that the store ever said.
 
+- change-answer: an order is answered twice, or denied without a reason;
 - order-answered-wrongly: what is said to be settled is not in the store's history; or a change that was refused, or
   said to be dropped, is begun or done all the same, and nobody has ordered it again.
 

@@ -13,6 +13,7 @@ from quorate.core.coordinated.messages import (
     ChunkRequest,
     ChunkResponse,
     FenceRequest,
+    FenceResponse,
     SnapshotRequest,
     SnapshotResponse,
 )
@@ -255,3 +256,25 @@ def test_who_has_settled_more_answers_at_once() -> None:
 
 def test_leader_fetches_nothing() -> None:
     assert leader("1-0").receive(OPERATOR, SnapshotRequest(2, SNAPSHOT, N2)) == []
+
+
+def test_whoever_fetches_does_not_say_how_far_its_log_goes_before_it_has_all(bench: Bench) -> None:
+    """The answer would wait for the disk, and come out when the log begins elsewhere."""
+    assert keep(bench, 0) == [asked(4)]
+    assert keep(bench, 4) == [asked(8)]
+    bench.receive(N1, chunk(8, 2))
+    ordered = bench.receive(OPERATOR, FenceRequest(EPOCH, THREE)) + bench.persist()
+    assert not any(isinstance(message, FenceResponse) for message in sent(ordered, OPERATOR))
+    (answer,) = sent(bench.receive(OPERATOR, FenceRequest(EPOCH, THREE)), OPERATOR)
+    assert answer.head == SNAPSHOT.last
+
+
+def test_nor_while_a_chunk_is_being_flushed(bench: Bench) -> None:
+    bench.receive(N1, chunk(0))
+    ordered = bench.receive(OPERATOR, FenceRequest(EPOCH, THREE))
+    bench.receive(N1, chunk(4))
+    bench.receive(N1, chunk(8, 2))
+    ordered += bench.persist()
+    assert not any(isinstance(message, FenceResponse) for message in sent(ordered, OPERATOR))
+    (answer,) = sent(bench.receive(OPERATOR, FenceRequest(EPOCH, THREE)), OPERATOR)
+    assert answer.head == SNAPSHOT.last

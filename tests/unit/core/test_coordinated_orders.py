@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from quorate.core import events
+from quorate.core.coordinated import metadata
 from quorate.core.coordinated.answering import Given, judge
 from quorate.core.coordinated.messages import (
     AddEntryResponse,
+    BecomeLeaderRequest,
     PrepareReconfigurationRequest,
     PrepareReconfigurationResponse,
 )
@@ -22,11 +24,13 @@ from tests.unit.core.coordinated_kit import (
     N3,
     N4,
     OPERATOR,
+    OPERATOR_TUNING,
     TUNING,
     Desk,
     Kind,
     Phase,
     Reconfiguration,
+    Town,
     contract,
     electing,
     expand,
@@ -92,12 +96,55 @@ def test_who_is_overtaken_in_the_middle_waits_for_what_the_other_makes_of_it() -
     assert reply.outcome is Outcome.SETTLED
 
 
-@pytest.mark.parametrize("order", [REMOVE, MOVE])
-def test_who_was_overtaken_by_another_operator_hears_at_once_that_nothing_was_done(order: Any) -> None:
-    desk = silent_desk(order)
-    desk.store.version, desk.store.shard = 2, steady(2, change=expand(N4))
-    (reply,) = replies(desk.answer())
-    assert (reply.outcome, reply.why) == (Outcome.TIMED_OUT, "it was dropped; nothing has changed")
+@pytest.mark.parametrize(
+    ("order", "before", "versions", "stored", "outcome"),
+    [
+        (REMOVE, steady(1), 1, steady(2, change=expand(N4)), Outcome.TIMED_OUT),
+        (REMOVE, steady(1), 1, steady(2, change=contract(N3)), None),
+        (REMOVE, steady(1), 3, steady(2, (N1, N2)), Outcome.SETTLED),
+        (MOVE, steady(1), 1, steady(2, change=expand(N4)), Outcome.UNKNOWN),
+        (MOVE, steady(1), 2, steady(2, leader=N2), Outcome.SETTLED),
+        (OFF, steady(2, change=contract(N3)), 1, steady(2, change=contract(N3, Phase.ABORT)), None),
+    ],
+)
+def test_who_is_refused_by_the_store_hears_what_the_other_operator_has_made_of_it(
+    order: Any, before: Any, versions: int, stored: Any, outcome: Outcome | None
+) -> None:
+    desk = silent_desk(order, before)
+    desk.store.version, desk.store.shard = 1 + versions, stored
+    answers = replies(desk.answer())
+    assert [reply.outcome for reply in answers] == ([outcome] if outcome is not None else [])
+
+
+def test_no_order_is_taken_before_the_store_has_been_read_after_its_silence() -> None:
+    desk = silent_desk(MOVE)
+    lost = desk.open.pop()
+    desk.answers = True
+    desk.tell(metadata.StoreSilent(lost.token))
+    (reply,) = replies(desk.order(Kind.EXPAND, new=N4))
+    assert (reply.outcome, reply.why) == (Outcome.REFUSED, "the metadata store has not answered yet")
+
+
+def test_an_operator_does_not_wait_for_itself() -> None:
+    """Whether its own write landed it finds out by reading; that nobody else is at it, it knows."""
+    desk = silent_desk(REMOVE)
+    desk.store.do(desk.open.pop())
+    desk.answers = True
+    desk.wake_until_sent(N1, PrepareReconfigurationRequest)
+    assert desk.now <= 2 * OPERATOR_TUNING.patience_s
+
+
+def test_a_leader_that_is_moved_is_avoided_also_if_the_first_one_chosen_does_not_answer() -> None:
+    desk = Desk(steady(1))
+    desk.start()
+    desk.tell(events.Commanded(MOVE))
+    desk.fenced(N2, "1-1")
+    desk.fenced(N3, "1-0")
+    while desk.shard == electing(2):
+        desk.wake()
+    assert desk.shard == electing(3)
+    ordered = desk.fenced(N1, "1-1") + desk.fenced(N3, "1-0")
+    assert sent(ordered, N1) == []
 
 
 def test_calling_off_what_another_operator_has_ended_meanwhile_is_too_late() -> None:
@@ -137,6 +184,7 @@ SAME, LATER = steady(1), steady(2)
         (OFF, steady(2, change=contract(N3)), True, steady(2, change=contract(N3, Phase.ABORT)), True, None),
         (OFF, steady(2, change=contract(N3)), False, steady(2, change=contract(N3)), True, Outcome.TIMED_OUT),
         (OFF, steady(2, change=contract(N3)), True, steady(4, change=contract(N3)), True, Outcome.SETTLED),
+        (OFF, steady(2, change=contract(N3)), True, steady(4, LESS), False, Outcome.SETTLED),  # ordered anew
         (
             OFF,
             steady(2, change=contract(N3)),
@@ -198,6 +246,56 @@ def test_what_was_in_commit_before_an_election_is_neither_called_off_nor_dropped
     desk.tell(events.Suspected(1))
     wanted = Reconfiguration(Kind.CONTRACT, Phase.WANTED, N3, again=True)
     assert desk.shard == electing(4, change=wanted)
+
+
+def test_unless_a_leader_has_adopted_an_epoch_for_it_since() -> None:
+    """It has settled something with all of them by then, and with that whatever fewer had settled."""
+    desk = Desk(steady(3, change=Reconfiguration(Kind.CONTRACT, Phase.PREPARE, N3, again=True)))
+    desk.start()
+    desk.receive(N1, PrepareReconfigurationResponse(3, prepared=True, ready=False))
+    desk.tell(events.Commanded(OFF))
+    assert desk.shard == steady(3, change=contract(N3, Phase.ABORT))
+
+
+@pytest.mark.parametrize("was_in_commit", [True, False])
+def test_a_contraction_that_waits_in_vain_is_called_off_and_writes_go_on(was_in_commit: bool) -> None:
+    """N2 is gone for good, and N3 was to go: N1 and N3 are a majority, and N1 alone is not."""
+    town = Town("", "", "")
+    town.start()
+    town.wake(3.0)
+    if was_in_commit:
+        town.desk.order(Kind.CONTRACT, old=N3)
+        while town.desk.shard != steady(2, change=contract(N3, Phase.COMMIT)):
+            town.deliver()
+        town.post.clear()
+        town.down = {2}
+        town.desk.tell(events.Suspected(1))
+    else:
+        town.down = {2}
+        propose(town.leader())
+        town.settle()
+        town.desk.order(Kind.CONTRACT, old=N3)
+    town.settle()
+    for _ in range(15):
+        town.wake(2.0)
+    assert town.desk.shard is not None
+    assert town.desk.shard.reconfiguration is None
+    before = town.leader().replica.commit
+    propose(town.leader(), 2)
+    town.settle()
+    assert town.leader().replica.commit > before
+
+
+def test_only_an_ensemble_that_may_have_been_in_force_can_have_settled_what_is_damaged() -> None:
+    """N2 is to go, and that was never begun: what N1 lost above N2's head needed both."""
+    desk = Desk(electing(2, (N1, N2), change=Reconfiguration(Kind.CONTRACT, Phase.WANTED, N2)))
+    desk.start()
+    assert desk.shard is not None
+    while desk.shard.epoch < 3:
+        desk.wake()
+    desk.fenced(N1, "1-9", faulty=True)
+    desk.fenced(N2, "1-8")
+    assert desk.wake_until_sent(N2, BecomeLeaderRequest).epoch == 3
 
 
 # ---- reads ----

@@ -30,7 +30,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
 DONE = Verdict(Outcome.SETTLED)
 UNSEEN = Verdict(Outcome.UNKNOWN, "other operators were at work meanwhile: look at what is stored now")
-DROPPED = Verdict(Outcome.TIMED_OUT, "it was dropped; nothing has changed")
+DROPPED = Verdict(Outcome.TIMED_OUT, "it was dropped")
 
 
 def judge(given: Given, shard: Shard, *, has_seen_all: bool) -> Verdict | None:
@@ -50,21 +50,23 @@ def _judge_move(given: Given, shard: Shard, dropped: Verdict) -> Verdict | None:
         return DONE
     if shard.epoch == given.before.epoch:
         return dropped
-    return Verdict(Outcome.SETTLED, "nobody else could lead") if given.is_begun else UNSEEN
+    return Verdict(Outcome.SETTLED, "the same node leads again") if given.is_begun else UNSEEN
 
 
 def _judge_call_off(given: Given, shard: Shard, dropped: Verdict) -> Verdict | None:
     unwanted, change = given.before.reconfiguration, shard.reconfiguration
     assert unwanted is not None
-    if change is not None and change.same_as(unwanted):
-        if change.phase is Phase.COMMIT or change.again:
-            return Verdict(Outcome.TIMED_OUT, "too late: it is being committed")
-        if change.phase is Phase.ABORT:
-            return None
-        return DONE if given.is_begun else dropped  # Somebody wants it anew, or it was never stored.
+    there = change if change is not None and change.same_as(unwanted) else None
+    if there is not None and there.phase is Phase.ABORT:
+        return None
+    if given.is_begun:
+        return DONE  # Whatever is there now was begun since.
+    if there is not None:
+        is_late = there.phase is Phase.COMMIT or there.again
+        return Verdict(Outcome.TIMED_OUT, "too late: it is being committed") if is_late else dropped
     if unwanted.applied_to(shard.ensemble) == shard.ensemble:
         return Verdict(Outcome.TIMED_OUT, "too late: it is done")
-    return DONE if given.is_begun or dropped is DROPPED else UNSEEN
+    return DONE if dropped is DROPPED else UNSEEN
 
 
 def _judge_change(order: Reconfigure, shard: Shard, dropped: Verdict) -> Verdict | None:

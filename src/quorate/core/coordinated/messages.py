@@ -172,7 +172,7 @@ class PrepareReconfigurationResponse(msgspec.Struct, frozen=True, gc=False, tag=
     prepared: bool
     snapshot: Snapshot | None = None
     ready: bool = True
-    """Not yet: the epoch is adopted, and the snapshot is being taken."""
+    """Not yet: the epoch is adopted, and a snapshot is being taken, or those who stay do not have everything."""
 
 
 class CommitReconfigurationRequest(msgspec.Struct, frozen=True, gc=False, tag="commit?"):

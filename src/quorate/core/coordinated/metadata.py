@@ -37,7 +37,7 @@ class ShardWritten(msgspec.Struct, frozen=True, gc=False):
 
 
 class WriteRefused(msgspec.Struct, frozen=True, gc=False):
-    """Somebody else has written since."""
+    """Somebody else has written since, and this was not done."""
 
     token: int
 

@@ -21,7 +21,7 @@ import msgspec
 
 from quorate.core import events
 from quorate.core.coordinated import metadata
-from quorate.core.coordinated.answering import DROPPED, Given, Verdict, judge
+from quorate.core.coordinated.answering import Given, Verdict, judge
 from quorate.core.coordinated.electing import Electing
 from quorate.core.coordinated.orders import CallOff, MoveLeader, Order, Reconfigure
 from quorate.core.coordinated.reshaping import Reshaping
@@ -92,6 +92,8 @@ class Operator:
         self._retry_at: float | None = None
         self._give_up_at: float | None = None
         self._token = 0
+        self._is_informed = False
+        """What is stored is known, unless others have written; no order is taken before."""
         self._reading = False
         self._is_peeking = False
         self._writing: tuple[Shard, Callable[[], None]] | None = None
@@ -125,8 +127,8 @@ class Operator:
         self.task = Idle()
         self._retry_at = self._give_up_at = None
         if self._writing is not None:
-            self._silent_at = self.version
-            self._writing = None
+            self._unanswered()
+        self._is_informed = False
         self._ask_store()
         self._is_peeking = False
 
@@ -146,15 +148,11 @@ class Operator:
         assert self._writing is None
         self.task = Idle()
         self._token += 1
-        self._reading = False
+        self._is_informed = self._reading = False
         self._writing = shard, then
         self._retry_at = self._give_up_at = None
         self._look_at = self.now + self.tuning.patience_s
         self.emit(metadata.WriteShard(self._token, self.version, shard))
-
-    @property
-    def is_waiting_for_store(self) -> bool:
-        return (self._reading and not self._is_peeking) or self._writing is not None
 
     def _read(self, event: metadata.ShardRead) -> None:
         if event.token != self._token or not self._reading:
@@ -165,6 +163,7 @@ class Operator:
             return
         self.task = Idle()
         self._retry_at = self._give_up_at = None
+        self._is_informed = True
         has_seen_all = event.version <= self.version + 1
         before, self.version, self.shard = self._looked_at, event.version, event.shard
         self._looked_at = event.version
@@ -187,6 +186,7 @@ class Operator:
         if event.token != self._token or self._writing is None:
             return
         (self.shard, then), self._writing = self._writing, None
+        self._is_informed = True
         self.version = self._looked_at = event.version
         self._look_at = None
         for given in self._orders:
@@ -198,21 +198,22 @@ class Operator:
         if event.token == self._token and self._writing is not None:
             self._writing = None
             self._looked_at = self.version
-            for given in self._orders.copy():
-                if not given.is_begun:
-                    self._end(given, DROPPED)
             self.look()
 
     def _silent(self, event: metadata.StoreSilent) -> None:
         if event.token != self._token:
             return
         if self._writing is not None:
-            self._looked_at = 0  # What this operator may have written itself needs no waiting.
-            self._take_over_at = 0.0
-            self._silent_at = self.version
+            self._unanswered()
         self._reading = False
-        self._writing = None
         self._look_at = self.now + self.tuning.retry_s
+
+    def _unanswered(self) -> None:
+        """It may have been written, or be yet. What this operator may have written itself needs no waiting."""
+        self._writing = None
+        self._silent_at = self.version
+        self._looked_at = 0
+        self._take_over_at = 0.0
 
     # --- tasks ---
 
@@ -286,7 +287,7 @@ class Operator:
         if self.shard is None or self._writing is not None:
             return  # Whatever it says will be asked for again.
         if event.message.epoch > self.shard.epoch:
-            if not self.is_waiting_for_store:
+            if self._is_informed:
                 self.look()  # Another operator has been at work.
             return
         if event.message.epoch == self.shard.epoch:
@@ -342,11 +343,11 @@ class Operator:
     def _why_not(self, order: Order) -> str:
         """Why this cannot be begun now (OX-26); empty if it can."""
         shard = self.shard
-        if shard is None or self.is_waiting_for_store:
+        if shard is None or not self._is_informed:
             return "the metadata store has not answered yet"
         change = shard.reconfiguration
         if isinstance(order, CallOff):
-            if change is None or change.phase is Phase.COMMIT or change.again:
+            if change is None or change.phase is Phase.COMMIT or (change.again and not self._may_forget):
                 return "nothing is under way that could still be called off"
             return "" if shard.status is Status.STEADY else "an election is under way"
         if shard.status is not Status.STEADY:
@@ -372,6 +373,12 @@ class Operator:
             return "nobody else could lead; add a node first"
         return ""
 
+    @property
+    def _may_forget(self) -> bool:
+        """Of a contraction that is tried again: a leader prepares it only when it has settled something with all of
+        them, and with that whatever fewer had settled."""
+        return isinstance(self.task, Reshaping) and self.task.has_adopted
+
     def call_off(self) -> None:
         """What is wanted or being prepared is not to be; the leader hears of it."""
         shard = self.shard
@@ -379,11 +386,11 @@ class Operator:
         change = shard.reconfiguration
         assert change is not None
         assert change.phase in (Phase.WANTED, Phase.PREPARE)
-        assert not change.again
+        assert not change.again or self._may_forget
         if change.phase is Phase.WANTED:
             self.write(msgspec.structs.replace(shard, reconfiguration=None), self.settled)
             return
-        change = msgspec.structs.replace(change, phase=Phase.ABORT)
+        change = msgspec.structs.replace(change, phase=Phase.ABORT, again=False)
         aborted = msgspec.structs.replace(shard, reconfiguration=change)
         self.write(aborted, lambda: self.begin(Reshaping(self)))
 

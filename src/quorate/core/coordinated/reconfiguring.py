@@ -31,7 +31,7 @@ class Reconfiguring:
         self._settled_before = -1
         """What was settled when it was prepared: the new node must have all of it before anybody counts on it."""
         self._asker = 0
-        """The operator that waits for a snapshot."""
+        """The operator that waits to hear that everything is prepared."""
         self.inactive: Member | None = None
         """Still in the ensemble, and not counted."""
 
@@ -66,8 +66,8 @@ class Reconfiguring:
         leader.adopt(epoch)
 
     def go_on(self) -> None:
-        """Answer as soon as there is a snapshot that has everything the new node must have, or those who stay
-        have all that is settled: here it can still be called off, and in COMMIT no more."""
+        """Answer if there is a snapshot that has everything the new node must have, or those who stay have all that
+        is settled: here it can still be called off, and in COMMIT no more."""
         replica = self._leader.replica
         if not self._asker or self._change is None:
             return
