@@ -188,6 +188,9 @@ class Healing:
             reading[partition, number] = f"p{partition} n{number} at {first}"
 
             def done(frames: list[Frame], commit: int, base: int) -> None:
+                hosted = self.world.hosted(number, partition)
+                if not frames and hosted is not None:  # A snapshot may have taken their place meanwhile.
+                    base = hosted.replica.log.base.offset
                 upto = self.oracle.fetched(reader, first, frames, commit, base)
                 if upto <= first:
                     raise Violated("read-gap", f"p{partition}: n{number} has nothing at {first}")
