@@ -71,6 +71,55 @@ def test_imports_point_one_way() -> None:
     )
 
 
+ROOM = "quorate.core.coordinated"
+NODES = "config fenced fetching follower leader messages reconfiguring replica roles shard".split()
+"""What nodes of `coordinated` are made of,"""
+OPERATORS = "answering electing gathering metadata operator orders reshaping tending".split()
+"""and what is their operator's alone."""
+
+
+def operators_things_in(where: str, tree: ast.Module) -> Iterator[str]:
+    """Nodes neither read nor write shard metadata, and know of no operator but who speaks to them (OX-1)."""
+    theirs = {ROOM, *(f"{ROOM}.{name}" for name in OPERATORS)}  # The room itself imports them all.
+    for node in tidy.imports_in(tree):
+        names = tidy.imported_modules(node)
+        if isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (
+            f"{where}:{node.lineno}: a node must not import {name}; it does what the operator's messages say"
+            for name in names
+            if name in theirs
+        )
+
+
+@pytest.mark.behaviour("OX-1")
+def test_nodes_of_coordinated_know_nothing_of_shard_metadata() -> None:
+    modules = {module: (where, tree) for module, where, tree in source_files()}
+    expect_tidy(complaint for name in NODES for complaint in operators_things_in(*modules[f"{ROOM}.{name}"]))
+    beside = {"", "invariants", "operator_invariants"}
+    inside = {module.removeprefix(ROOM).removeprefix(".") for module in modules if module.startswith(ROOM)}
+    assert inside - beside == {*NODES, *OPERATORS}, "every module is a node's or an operator's: say which"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from quorate.core.coordinated.metadata import WriteShard",
+        "import quorate.core.coordinated.operator",
+        "from quorate.core.coordinated import orders",
+        "from quorate.core.coordinated import Operator",
+        "def f():\n    from quorate.core.coordinated.electing import Electing",
+    ],
+)
+def test_operators_things_are_refused_to_nodes(line: str) -> None:
+    assert list(operators_things_in("sample.py", ast.parse(line)))
+
+
+def test_what_nodes_are_told_and_keep_passes() -> None:
+    line = "from quorate.core.coordinated.messages import FenceRequest\nfrom quorate.core import events"
+    assert not list(operators_things_in("sample.py", ast.parse(line)))
+
+
 def test_modules_and_functions_fit_in_a_head() -> None:
     expect_tidy(
         complaint

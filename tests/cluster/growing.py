@@ -12,7 +12,7 @@ from quorate.bench.cluster_load import Ledger
 from quorate.bench.cluster_processes import Cluster, NodeProcess, free_ports
 from quorate.core.entry import Member, Partition
 from quorate.machine.metadata import METADATA, Command, CreateTopic, Topic, command_batch
-from quorate.node.client import Client, Unreachable
+from quorate.node.client import Client, NotInTime, Unreachable
 from quorate.node.requests import ReplicaStatus, Status
 from tests.cluster.support import QUICK_RAFT
 
@@ -69,6 +69,18 @@ class GrowingCluster(Cluster):
             return await client.propose(METADATA, [command_batch(command)]) is not None
 
         await self.until(settled, f"{command} to be settled")
+
+    async def hand_over(self, client: Client, partition: Partition, to: int) -> None:
+        """Ordered until it is so: an heir that gets no processor for an election time-out does not take over."""
+
+        async def done() -> bool | None:
+            try:
+                await client.transfer(partition, to)
+            except NotInTime:
+                return None
+            return True
+
+        await self.until(done, f"node {to} to lead {partition.hex()}")
 
     # --- waiting ---
 

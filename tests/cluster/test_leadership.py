@@ -137,7 +137,7 @@ def test_a_producer_keeps_its_numbers_while_leaders_change_and_followers_pause(t
                         heir, bystander = bystander, heir
                     cluster.nodes[bystander].send(signal.SIGSTOP)
                     await writer.write(100)
-                    transfer = asyncio.create_task(client.transfer(partition, heir))
+                    transfer = asyncio.create_task(cluster.hand_over(client, partition, heir))
                     await writer.write_until(transfer.done)
                     cluster.nodes[bystander].send(signal.SIGCONT)
                     await transfer
@@ -146,6 +146,7 @@ def test_a_producer_keeps_its_numbers_while_leaders_change_and_followers_pause(t
                 await writer.flush()
                 assert writer.failed == []
                 assert writer.delivered_count == writer.sent_count
+                await cluster.converged(client)
                 frames, _ = await client.fetch(leader, partition, 0, 1 << 26)
                 batches = [frame.payload for frame in frames if frame.header.kind == Kind.RECORDS]
                 values = [record.value for batch in batches for record in decode_records(batch)]

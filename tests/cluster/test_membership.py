@@ -118,8 +118,7 @@ def test_leadership_moves_round_under_load_and_nothing_is_lost(tmp_path: Path) -
                 await until_acknowledged(ledger, 100)
                 for to in (1, 2, 3, 1):
                     for partition in topic.partitions():
-                        await client.transfer(partition, to)
-                        assert await cluster.leader(client, partition) == to
+                        await until_led(cluster, client, partition, to)
                     await until_acknowledged(ledger, 50)
                 with pytest.raises(NotDone, match="9"):
                     await client.transfer(topic.partitions()[0], 9)
@@ -127,6 +126,14 @@ def test_leadership_moves_round_under_load_and_nothing_is_lost(tmp_path: Path) -
             await expect_all_on(ledger, cluster.nodes)
 
     run(main())
+
+
+async def until_led(cluster: GrowingCluster, client: Client, partition: Partition, to: int) -> None:
+    async def led() -> bool | None:
+        await cluster.hand_over(client, partition, to)
+        return await cluster.leader(client, partition) == to or None  # Or it led, and was missed at once.
+
+    await cluster.until(led, f"node {to} to lead, as all agree")
 
 
 @pytest.mark.behaviour("YB-12")
@@ -162,11 +169,10 @@ def test_a_newcomer_that_hangs_holds_nobody_up_and_can_be_given_up(tmp_path: Pat
                 await cluster.until_registered(client)
                 hung.send(signal.SIGSTOP)
                 await client.change(partition, (1, 2, 3, 4))
-                leader = await cluster.leader(client, partition)
 
                 async def learning() -> bool | None:
-                    replica = held_by(await cluster.answers(client), partition)[leader]
-                    return replica.membership.wanted is not None or None
+                    held = held_by(await cluster.answers(client), partition).values()
+                    return any(replica.membership.wanted is not None for replica in held) or None
 
                 await cluster.until(learning, "the change to be under way")
                 await until_acknowledged(ledger, 100)
@@ -189,7 +195,11 @@ def test_a_node_that_left_an_ensemble_comes_back_as_somebody_else(tmp_path: Path
             (partition,) = topic.partitions()
 
             async def who_is_three() -> Member:
-                return held_by(await cluster.answers(client), partition)[3].me
+                async def found() -> Member | None:
+                    three = held_by(await cluster.answers(client), partition).get(3)
+                    return three.me if three is not None else None
+
+                return await cluster.until(found, "node 3 to say who it is")
 
             lives = {await who_is_three()}
             for nodes in ((1, 2), (1, 2, 3), (1, 2), (3, 1, 2)):
@@ -220,7 +230,7 @@ def test_an_order_that_was_held_up_does_not_undo_a_newer_one(tmp_path: Path) -> 
     async def main() -> None:
         async with three_nodes(tmp_path) as (cluster, client):
             partition = await partition_on(cluster, client, (1, 2, 3))
-            await client.transfer(METADATA, 1)
+            await cluster.hand_over(client, METADATA, 1)
             seen = (await client.image(1, ())).version
             paused = await client.connect(3)
             cluster.nodes[3].send(signal.SIGSTOP)
@@ -269,7 +279,7 @@ def test_a_first_voter_that_hangs_is_forgotten_and_nobody_tries_to_reach_it(tmp_
         async with three_nodes(tmp_path) as (cluster, client):
             cluster.join(4, client)
             await cluster.until_registered(client)
-            await client.transfer(METADATA, 1)
+            await cluster.hand_over(client, METADATA, 1)
             third = cluster.nodes[3]
             third.send(signal.SIGSTOP)
             try:
@@ -311,8 +321,9 @@ def test_reads_by_every_level(tmp_path: Path) -> None:
             partition = await partition_on(cluster, client, (1, 2, 3))
             for number in range(5):
                 settled = await client.propose(partition, [batch_of(b"%d" % number)])
+                # Above it is what a new leader begins with, if the machine is so busy that there is one.
                 for level in EVERY_LEADERS_LEVEL:
-                    assert await client.read(partition, level) == settled.offset
+                    assert await client.read(partition, level) >= settled.offset
                 at = await client.read(partition, ReadLevel.AT_OFFSET, settled.offset)
                 assert at >= settled.offset
 
@@ -320,26 +331,28 @@ def test_reads_by_every_level(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
-    """Which may take no more than a second, and so does not always succeed where the machine is busy."""
+    """Which may take no more than a second, and so does not always succeed where the machine is busy; nor does a
+    node then lead for long."""
 
     async def main() -> None:
         async with three_nodes(tmp_path) as (cluster, client):
             topic = await cluster.topic(client, "t", (1, 2, 3), partitions=3)
             async with load_on(client, topic.partitions()) as ledger:
-                handed_over = []
+                handed_over, led = [0], [0]
                 for node in (1, 2, 3):
                     for partition in topic.partitions():
-                        await client.transfer(partition, node)
+                        await cluster.hand_over(client, partition, node)
                     await until_acknowledged(ledger, 50)
                     assert cluster.nodes[node].stop() == 0
                     said = cluster.nodes[node].last_words()
-                    (done, led) = re.findall(r"handed over (\d+) of (\d) partitions", said)[0]
-                    assert int(led) >= 3
-                    handed_over.append(int(done))
+                    for done, of in re.findall(r"handed over (\d+) of (\d) partitions", said):
+                        handed_over.append(int(done))
+                        led.append(int(of))
                     await until_acknowledged(ledger, 50)
                     cluster.nodes[node].start()
                     await cluster.until_registered(client)
-                assert sum(handed_over) > 0
+                assert max(led) >= 3
+                assert max(handed_over) > 0
             await cluster.converged(client)
             await expect_all_on(ledger, cluster.nodes)
 
@@ -387,18 +400,20 @@ def test_a_kafka_producer_notices_nothing_when_leadership_moves(tmp_path: Path) 
 
             sent = 0
             for to in (1, 2, 3, 1, 2, 3):
-                transfer = asyncio.create_task(client.transfer(partition, to))
+                transfer = asyncio.create_task(cluster.hand_over(client, partition, to))
                 wanted = len(delivered) + 100
-                while not transfer.done() or len(delivered) < wanted:
-                    if sent - len(delivered) < 1000:
-                        producer.produce("t", b"%d" % sent, on_delivery=report)
-                        sent += 1
-                    producer.poll(0)
-                    await asyncio.sleep(0)
+                async with asyncio.timeout(TIMEOUT_S):
+                    while not transfer.done() or len(delivered) < wanted:
+                        if sent - len(delivered) < 1000:
+                            producer.produce("t", b"%d" % sent, on_delivery=report)
+                            sent += 1
+                        producer.poll(0)
+                        await asyncio.sleep(0)
                 await transfer
             assert await asyncio.to_thread(producer.flush, TIMEOUT_S) == 0
             assert failed == []
             assert len(delivered) == sent
+            await cluster.converged(client)
             frames, _ = await client.fetch(3, partition, 0, 1 << 26)
             values = [
                 record.value

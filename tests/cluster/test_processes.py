@@ -115,6 +115,21 @@ def test_a_signal_stops_a_node_cleanly(tmp_path: Path, number: signal.Signals) -
     run(main())
 
 
+def test_a_node_that_was_started_in_the_background_stops_when_it_is_told_to(tmp_path: Path) -> None:
+    """Of a shell's `&` it inherits that Ctrl-C is not for it."""
+    with cluster_of(tmp_path, partitions=1, nodes=1) as cluster:
+        node = cluster.nodes[1]
+        node.command = ("sh", "-c", 'trap "" INT; exec "$@"', "sh", *node.command)
+        cluster.start()
+
+        async def main() -> None:
+            async with cluster.client() as client:
+                await cluster.leaders(client)
+
+        run(main())
+        assert node.stop() == 0
+
+
 def nonsense(cluster: str) -> list[bytes]:
     """What a port may hear: other protocols, lies about lengths, our own protocol with something wrong."""
     chance = Random(5)

@@ -49,8 +49,9 @@ class Up:
             assert self.process.poll() is None, f"it ended, waiting for {what}: {self.said()}"
             time.sleep(POLL_S)
 
-    def until_said(self, text: str) -> None:
-        self.until(lambda: text in self.said(), repr(text))
+    def until_said(self, text: str, *, after: str = "") -> None:
+        """`after`: below those words, as a node that is slow to answer may have been said to be up before."""
+        self.until(lambda: text in (said := self.said())[said.find(after) :], repr(text))
 
     def pid(self, node: int) -> int:
         """Whoever holds the node's directory."""
@@ -108,7 +109,8 @@ def read(port: int, count: int) -> list[int]:
             if message is not None and message.error() is None:
                 found.append(int(message.value() or b""))
         while (message := consumer.poll(0.2)) is not None:
-            found.append(int(message.value() or b""))
+            if message.error() is None:
+                found.append(int(message.value() or b""))
     finally:
         consumer.close()
     return sorted(found)
@@ -138,7 +140,7 @@ def test_a_cluster_is_up_survives_a_kill_stops_and_comes_back_with_its_data(tmp_
         killed = up.pid(2)
         os.kill(killed, signal.SIGKILL)
         up.until_said("node 2 was ended by SIGKILL: it starts again in 0.5 s")
-        up.until_said("node 2 is up, process")
+        up.until_said("node 2 is up, process", after="node 2 was ended by SIGKILL")
         assert up.pid(2) != killed
         assert is_gone(killed)
         assert read(port, 500) == list(range(500))
@@ -184,7 +186,7 @@ def test_a_node_whose_disk_is_lost_is_left_down_until_it_is_made_anew_and_the_ot
         assert read(port, 10) == list(range(10))
         make, count = re.findall("`(quorate (?:format|cluster replace) [^`]+)`", up.said())
         as_advised(make)
-        up.until_said("node 3 is up, process")
+        up.until_said("node 3 is up, process", after="node 3 is left down: ")
         assert "node 3 counts in 2 partitions and the metadata group" in as_advised(count)
         third = up.pid(3)
         shutil.rmtree(directory / "n3")
@@ -235,6 +237,22 @@ def test_a_second_interrupt_kills_a_node_that_hangs(tmp_path: Path) -> None:
         assert up.stop() == 1
         assert "killing what still runs" in up.said()
         assert is_gone(hanging)
+
+
+@pytest.mark.parametrize("has_nohup", [True, False])
+def test_only_with_nohup_it_outlives_its_terminal(tmp_path: Path, has_nohup: bool) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if has_nohup else signal.SIG_DFL)  # Is inherited.
+    try:
+        with running(tmp_path / "d", free_row(1), "--nodes", "1") as up:
+            up.until_said("is up: 1 node")
+            up.process.send_signal(signal.SIGHUP)
+            if has_nohup:
+                os.kill(up.pid(1), signal.SIGKILL)
+                up.until_said("node 1 is up, process", after="node 1 was ended by SIGKILL")
+                up.process.send_signal(signal.SIGTERM)
+            assert up.process.wait(TIMEOUT_S) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_nodes_that_were_formatted_one_by_one_find_each_other(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_scenario_tells_its_story_and_names_what_it_proves(path: Path) -> None:
 
 WARNINGS: dict[str, dict[str, str]] = {
     "coordinated-contract-unchecked": {"a-contraction-waits": "contract-unsafe is broken"},
-    "coordinated-fence-stored": {"split-brain": "leader-completeness is broken: R2 leads e3"},
+    "coordinated-fence-stored": {"split-brain": "fenced-minority is broken: O2 chose R2"},
     "raft-keep-conflicts": {"conflicts-are-deleted": "log-matching is broken: R3 appended 3-1"},
     "raft-delete-after-prev": {
         "skip-what-is-there": "leader-completeness is broken: R2 leads e2",

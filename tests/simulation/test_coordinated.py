@@ -69,6 +69,7 @@ def test_same_seed_gives_the_same_story() -> None:
 
     runs = [run_seed(3, protocol="coordinated", faults=EVERYTHING, trace=True) for _ in range(2)]
     assert lines(runs[0]) == lines(runs[1])
+    assert len(lines(runs[0])) > 500
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def complaints(name: str, chosen: list[Crash]) -> list[str]:
 def test_undisturbed_change_adds_two_and_leaves_out_the_leader() -> None:
     stage = every_crash.begun("change")
     leader = stage.leader
-    stage.until(lambda: not stage.chaos.steward.waiting, "no answer")
+    stage.until(lambda: not stage.steward.waiting, "no answer")
     assert stage.invariants.membership(0) == Membership(
         tuple(Member(node, 1) for node in range(1, 6) if node != leader)
     )
@@ -36,7 +36,7 @@ def test_undisturbed_change_adds_two_and_leaves_out_the_leader() -> None:
 def test_undisturbed_transfer_moves_leadership() -> None:
     stage = every_crash.begun("transfer")
     leader = stage.leader
-    stage.until(lambda: not stage.chaos.steward.waiting, "no answer")
+    stage.until(lambda: not stage.steward.waiting, "no answer")
     assert stage.leader == leader % 3 + 1
 
 

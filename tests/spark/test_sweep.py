@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from quorate.cli.entry import run
+from quorate.cli.sweep_command import count
+from quorate.cli.worlds import Totals, held
 from quorate.sim.run import Plan, run_plan
 from quorate.spark.sweep import row_of, run_sweep, summarize
 
@@ -52,6 +54,22 @@ def test_a_summary_adds_up_and_names_violations(spark: SparkSession, tmp_path: P
     assert found.violations == [
         (5, "made-up", "for this test", "quorate sim raft --seed 5 --faults all --nodes 3 --set seconds=0.5")
     ]
+
+
+def test_what_operators_did_is_in_rows_and_sums(spark: SparkSession, tmp_path: Path) -> None:
+    out = str(tmp_path / "sweep.parquet")
+    plan = Plan(0, "coordinated", ("membership",), overrides={"seconds": 2.0})
+    seeds = range(3)
+    run_sweep(spark, plan, seeds, tasks_count=1, out=out, progress=lambda done: None)
+    looped = Totals("coordinated")
+    for seed in seeds:
+        looped.add(run_plan(replace(plan, seed=seed)))
+    swept = Totals("coordinated")
+    count(swept, summarize(spark, out), 1.0)
+    assert looped.sum.operators
+    assert looped.sum.reconfigurations
+    assert held(swept) == held(looped)
+    assert pq.read_table(out)["reconfigurations"].to_pylist() != [0, 0, 0]
 
 
 def without_java(tmp_path: Path) -> dict[str, str]:

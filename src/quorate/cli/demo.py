@@ -212,7 +212,7 @@ def sweep(out: Console, spark: SparkSession, seeds_count: int) -> Totals:
     totals = Totals("raft")
     began = monotonic()
     try:
-        with appearing(str(place)) as unfinished, progress_of(tasks_count) as progress:
+        with appearing(str(place)) as unfinished, progress_of(tasks_count, seeds_count) as progress:
             run_sweep(spark, Plan(0), seeds, tasks_count=tasks_count, out=unfinished, progress=progress)
     except SweepFailed as failed:
         raise WrongUsage(str(failed)) from failed

@@ -22,6 +22,8 @@ quorate mutants                              every mutant, killing seed first
 quorate mutants --list                       what there is
 quorate mutants disk-no-dirsync              one of them
 quorate mutants disk-no-dirsync --story a.svg   and its story, as a picture
+quorate mutants coordinated-commit-reset     a bug of the other protocol
+quorate mutants --list coordinated-          those whose names begin so
 quorate mutants --seeds 1000 --afresh        as if no killing seed were known
 
 [bold]Exit code[/bold]
@@ -61,10 +63,7 @@ def mutants(
     from quorate.sim import mutate
 
     known = mutate.names()
-    wanted = list(dict.fromkeys(chosen)) if chosen else known
-    for name in wanted:
-        if name not in known:
-            raise no_such("mutant", name, known)
+    wanted = chosen_of(known, chosen, prefixes=listed) if chosen else known
     if story is not None and len(wanted) != 1:
         raise WrongUsage(f"--story draws one mutant's end, and {len(wanted)} are asked for; name one of them")
     check_picture(story)
@@ -86,6 +85,22 @@ def mutants(
         say.progress_line(f"the picture: {story}")
     if not all(isinstance(outcome, mutate.Caught) for _, outcome in results):
         raise typer.Exit(1)
+
+
+def chosen_of(known: list[str], chosen: list[str], *, prefixes: bool) -> list[str]:
+    """The mutants of these names, or, with `prefixes`, of those that begin so."""
+    wanted: list[str] = []
+    for name in chosen:
+        alike = [other for other in known if other.startswith(name)]
+        if name in known:
+            wanted.append(name)
+        elif not alike:
+            raise no_such("mutant", name, known)
+        elif not prefixes:
+            raise WrongUsage(f"there is no mutant {name!r}; so begin: {', '.join(alike)}")
+        else:
+            wanted += alike
+    return list(dict.fromkeys(wanted))
 
 
 def describe(name: str) -> Mutant:
@@ -132,7 +147,8 @@ def show_list(described: list[Mutant], *, json: bool) -> None:
         say.print_json({"mutants": [about(mutant) for mutant in described]})
         return
     rows = [(mutant.name, mutant.protocol, mutant.does, mutant.origin) for mutant in described]
-    say.console().print(say.table("", ("mutant", "protocol", "what it does", "origin"), rows))
+    columns = ("mutant", "protocol", "what it does", "origin")
+    say.console().print(say.table("", columns, rows, whole=(0, 1)))
 
 
 def about(mutant: Mutant) -> dict[str, Any]:
@@ -155,7 +171,7 @@ def show_end(results: list[tuple[Mutant, Outcome]], seeds: int) -> None:
             for mutant, found in caught
         ]
         columns = ("caught", "what it does", "by", "seed", "worlds")
-        out.print(say.table("", columns, rows, right=(3, 4)))
+        out.print(say.table("", columns, rows, right=(3, 4), whole=(0, 2)))
     survivors = [mutant.name for mutant, found in results if found is None]
     untried = [mutant.name for mutant, found in results if isinstance(found, str)]
     if survivors:

@@ -53,9 +53,14 @@ def print_json(thing: Any) -> None:
 
 
 def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    whole: Sequence[int] = (),
 ) -> Table:
-    """A table whose columns numbered in `right` hold numbers."""
+    """A table whose columns numbered in `right` hold numbers, and those in `whole` names that are not broken."""
     from rich import box
     from rich.table import Table
 
@@ -63,7 +68,12 @@ def table(
         title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
     )
     for number, column in enumerate(columns):
-        made.add_column(column, justify="right" if number in right else "left", overflow="fold")
+        made.add_column(
+            column,
+            justify="right" if number in right else "left",
+            overflow="fold",
+            no_wrap=number in whole,
+        )
     for row in rows:
         made.add_row(*row)
     return made

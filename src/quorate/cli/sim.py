@@ -9,15 +9,25 @@ import typer
 from typer.core import TyperCommand
 
 from quorate.cli import say
-from quorate.cli.wrong import WrongUsage, check_picture, check_writable, no_such, write_text
+from quorate.cli.world_options import (
+    NODES_MAX,
+    PROTOCOLS,
+    SEEDS_HELP,
+    check_only,
+    in_words,
+    make_plan,
+    parse_only,
+    parse_seed,
+    parse_seeds,
+    parse_settings,
+)
+from quorate.cli.wrong import WrongUsage, check_picture, check_writable, write_text
 
 if TYPE_CHECKING:
     from quorate.cli.worlds import Totals
     from quorate.sim.run import Plan, Verdict
 
-PROTOCOLS = ("raft", "coordinated", "isr")
 SEEDS = "0:100"
-NODES_MAX = 9
 STDOUT = "-"
 
 EPILOG = """\b
@@ -28,11 +38,14 @@ quorate sim raft --faults network,crash      only these faults
 quorate sim raft --seed 7 --trace            one world, line by line
 quorate sim raft --seed 7 --story story.svg  one world as a picture
 quorate sim raft --seed 7 --shrink           a failing world, made shorter
+quorate sim coordinated --faults operator    operators compete and die
 
 [bold]Faults[/bold]
 all, none, or names with commas between:
-network crash power pause clock disk damage full-disk slow-disk wipe membership;
-for coordinated and isr also operator, which is not one of all
+network crash power pause clock disk damage full-disk slow-disk wipe
+membership; for coordinated and isr also operator, which is not one of all:
+several operators at once, which die in the middle of what they do, stand still and
+hear rumours, and a store that is slow or silent
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.
@@ -60,9 +73,9 @@ def sim(
     protocol: Annotated[str, typer.Argument(metavar="|".join(PROTOCOLS), help="How the copies agree.")],
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="FIRST:END", help="A range of worlds, END left out.", show_default=SEEDS),
+        typer.Option(metavar="FIRST:END", help=SEEDS_HELP, show_default=SEEDS),
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", min=0, help="One world.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="One world.")] = None,
     faults: Annotated[str, typer.Option(metavar="NAMES", help="What goes wrong: see below.")] = "all",
     nodes: Annotated[int, typer.Option(metavar="N", min=1, max=NODES_MAX, help="How many nodes vote.")] = 3,
     jobs: Annotated[
@@ -79,7 +92,7 @@ def sim(
     learners: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, max=3, help="Nodes that follow and do not vote.", show_default="drawn"
+            metavar="N", min=0, max=3, help="Of raft: nodes that do not vote.", show_default="drawn"
         ),
     ] = None,
     only: Annotated[
@@ -109,6 +122,8 @@ def sim(
         until=until,
         overrides=parse_settings(settings or []),
     )
+    if len(chosen) == 1:  # Each world has a schedule of its own.
+        check_only(plan)
     if trace is not None or story is not None or shrink:
         failed = tell_one(plan, json=json, trace=trace, story=story, shrink=shrink)
     else:
@@ -117,17 +132,12 @@ def sim(
         raise typer.Exit(1)
 
 
-# ---- what was asked for ----
-
-DIGITS_MAX = 18
-SETTING_MAX = 10**12
-
-
-def chosen_seeds(seed: int | None, seeds: str | None, *, one: bool) -> range:
+def chosen_seeds(seed: str | None, seeds: str | None, *, one: bool) -> range:
     if seed is not None and seeds is not None:
         raise WrongUsage("--seed names one world and --seeds a range; give one of them")
     if seed is not None:
-        return range(seed, seed + 1)
+        number = parse_seed(seed)
+        return range(number, number + 1)
     if one and seeds is None:
         raise WrongUsage("--trace, --story and --shrink tell of one world; name it with --seed N")
     chosen = parse_seeds(seeds if seeds is not None else SEEDS)
@@ -136,104 +146,6 @@ def chosen_seeds(seed: int | None, seeds: str | None, *, one: bool) -> range:
             f"--trace, --story and --shrink tell of one world, not {len(chosen)}; name it with --seed N"
         )
     return chosen
-
-
-def parse_seeds(text: str) -> range:
-    first, colon, end = text.partition(":")
-    if not (first.isascii() and first.isdigit()) or (colon and not (end.isascii() and end.isdigit())):
-        raise WrongUsage(f"{text!r} is no range of seeds; write FIRST:END, as in 0:500 (500 is left out)")
-    if len(first) > DIGITS_MAX or len(end) > DIGITS_MAX:
-        raise WrongUsage(f"a seed has at most {DIGITS_MAX} digits")
-    chosen = range(int(first), int(end) if colon else int(first) + 1)
-    if not chosen:
-        raise WrongUsage(f"there is no seed in {text!r}; the end is left out and must be above the start")
-    return chosen
-
-
-def parse_only(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    if text == "none":
-        return ()
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and len(word) <= DIGITS_MAX for word in words):
-        raise WrongUsage(f"--only {text!r}: write the places of faults in the schedule, as in 0,3,5, or none")
-    return tuple(sorted({int(word) for word in words}))
-
-
-def parse_settings(texts: list[str]) -> dict[str, int | float]:
-    settings: dict[str, int | float] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise WrongUsage(f"--set {text!r}: write NAME=NUMBER, as in partitions_count=2")
-        try:
-            number = int(value) if value.isdigit() and len(value) <= DIGITS_MAX else float(value)
-        except ValueError:
-            raise WrongUsage(f"--set {text!r}: {value!r} is no number") from None
-        if not 0 <= number <= SETTING_MAX:
-            raise WrongUsage(f"--set {name}: {value[:40]} is not between 0 and {SETTING_MAX:,}")
-        settings[name] = number
-    return settings
-
-
-def check_settings(seed: int, settings: dict[str, int | float]) -> None:
-    """Names that a run has, and numbers of the right kind."""
-    from quorate.sim.tunables import draw
-
-    drawn = draw(seed)
-    host = drawn.host
-    oversight = drawn.oversight
-    parts = (
-        *(drawn, drawn.weather, drawn.disk, drawn.manners, host.store, host.raft, host.detector),
-        *(host.coordinated, host.isr, oversight, oversight.operator, oversight.controller),
-    )
-    known = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
-    numbers = {name: usual for name, usual in known.items() if isinstance(usual, int | float)}
-    for name, value in settings.items():
-        if name not in numbers:
-            raise no_such("setting", name, sorted(numbers))
-        if isinstance(numbers[name], int) and not isinstance(value, int):
-            raise WrongUsage(f"--set {name}: {value} is not a whole number")
-    if settings.get("partitions_count") == 0:
-        raise WrongUsage("--set partitions_count: a world needs at least one partition")
-
-
-def make_plan(
-    seed: int,
-    *,
-    protocol: str,
-    faults: str,
-    nodes: int,
-    learners: int | None,
-    only: tuple[int, ...] | None,
-    until: float | None,
-    overrides: dict[str, int | float],
-) -> Plan:
-    if protocol not in PROTOCOLS:
-        raise no_such("protocol", protocol, PROTOCOLS)
-    from quorate.sim.run import Plan
-
-    profiles = parse_faults(faults)
-    if "operator" in profiles and protocol == "raft":
-        raise WrongUsage("--faults operator: raft has no operators; only coordinated and isr have")
-    check_settings(seed, overrides)
-    if until is not None and not until <= SETTING_MAX:
-        raise WrongUsage(f"--until {until}: virtual seconds, at most {SETTING_MAX:,}")
-    return Plan(seed, protocol, profiles, nodes, learners, overrides, only, until)
-
-
-def parse_faults(text: str) -> tuple[str, ...]:
-    from quorate.sim.faults import PROFILES, parse_profiles
-
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    known = ("all", "none", *PROFILES)
-    for name in names:
-        if name not in known:
-            raise no_such("kind of fault", name, known)
-    if not names or (len(names) > 1 and "none" in names):
-        raise WrongUsage("--faults names nothing; write all, none, or names with commas between")
-    return parse_profiles(text if names != ["none"] else "none")
 
 
 # ---- many worlds ----
@@ -246,10 +158,7 @@ def tell_many(plan: Plan, seeds: range, *, json: bool, jobs: int) -> bool:
     from quorate.cli.sweep import verdicts
     from quorate.cli.worlds import Totals, of_seeds, show, summary, watched
 
-    faults = "every kind of fault" if plan.faults == parse_faults("all") else ", ".join(plan.faults)
-    say.progress_line(
-        f"{plan.protocol} on {plan.nodes} nodes, seeds {seeds[0]} to {seeds[-1]}, under {faults or 'no faults'}"
-    )
+    say.progress_line(in_words(plan, seeds))
     totals = Totals(plan.protocol)
     plans = (replace(plan, seed=seed) for seed in seeds)
     watched(verdicts(plans, jobs), totals, of_seeds(len(seeds)))
@@ -305,10 +214,11 @@ def tell_verdict(totals: Totals, *, json: bool, on_stderr: bool, shrunk: bool) -
 
 def shorter(plan: Plan) -> Plan:
     """The shortest plan found that breaks the same invariant; the plan itself if it breaks none."""
+    from quorate.cli.worlds import counted
     from quorate.sim.shrink import shrink
 
     def progress(found: Plan, events: int) -> None:
-        faults = f", {len(found.only)} faults" if found.only is not None else ""
+        faults = f", {counted(len(found.only), 'fault')}" if found.only is not None else ""
         say.progress_line(f"still broken after {events:,} events{faults}")
 
     found = shrink(plan, progress=progress)
@@ -316,8 +226,8 @@ def shorter(plan: Plan) -> Plan:
         say.progress_line(f"seed {plan.seed}: nothing was violated, so there is nothing to shrink")
         return plan
     say.progress_line(
-        f"from {found.events_before:,} to {found.events:,} events, from {found.faults_before} to "
-        f"{found.faults_count} faults, in {found.runs} runs"
+        f"from {found.events_before:,} to {counted(found.events, 'event')}, from {found.faults_before} to "
+        f"{counted(found.faults_count, 'fault')}, in {counted(found.runs, 'run')}"
     )
     return found.plan
 

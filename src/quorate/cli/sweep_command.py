@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorate.cli import say
-from quorate.cli.sim import NODES_MAX, make_plan, parse_seeds, parse_settings
+from quorate.cli.world_options import (
+    NODES_MAX,
+    PROTOCOLS,
+    SEEDS_HELP,
+    in_words,
+    make_plan,
+    parse_seeds,
+    parse_settings,
+)
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -28,6 +36,7 @@ EPILOG = """\b
 quorate sweep raft --seeds 0:300                          on all cores of this machine
 quorate sweep raft --seeds 0:100000 --master spark://…    on a Spark cluster
 quorate sweep raft --seeds 0:300 --faults network,crash   only these faults
+quorate sweep coordinated --seeds 0:300                   the other protocol
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.
@@ -39,10 +48,8 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep(
-    protocol: Annotated[
-        str, typer.Argument(metavar="PROTOCOL", help="How the copies agree: raft, coordinated or isr.")
-    ],
-    seeds: Annotated[str, typer.Option(metavar="FIRST:END", help="A range of worlds, END left out.")],
+    protocol: Annotated[str, typer.Argument(metavar="|".join(PROTOCOLS), help="How the copies agree.")],
+    seeds: Annotated[str, typer.Option(metavar="FIRST:END", help=SEEDS_HELP)],
     faults: Annotated[
         str, typer.Option(metavar="NAMES", help="What goes wrong, as for `quorate sim`.")
     ] = "all",
@@ -104,23 +111,21 @@ def check_place(place: str, *, overwrite: bool) -> None:
 
 def run(plan: Plan, seeds: range, place: str, *, master: str, tasks: int | None) -> Totals:
     """Start Spark, run the seeds, sum them up."""
-    from quorate.cli.worlds import Totals
+    from quorate.cli.worlds import Totals, counted
     from quorate.spark.java import NoJava
     from quorate.spark.session import NoSpark, local_session
 
     totals = Totals(plan.protocol)
     began = monotonic()
-    say.progress_line(f"starting Spark ({master})")
+    say.progress_line(f"Spark is starting ({master}): some seconds")
     try:
         with local_session("quorate sweep", master=master) as session:
             from quorate.spark.sweep import SweepFailed, run_sweep, summarize, tasks_for
 
             tasks_count = min(tasks or tasks_for(seeds), len(seeds))
-            say.progress_line(
-                f"{plan.protocol} on {plan.nodes} nodes, seeds {seeds[0]} to {seeds[-1]}, in {tasks_count} tasks"
-            )
+            say.progress_line(f"{in_words(plan, seeds)}, in {counted(tasks_count, 'task')}")
             try:
-                with appearing(place) as unfinished, progress_of(tasks_count) as progress:
+                with appearing(place) as unfinished, progress_of(tasks_count, len(seeds)) as progress:
                     run_sweep(
                         session, plan, seeds, tasks_count=tasks_count, out=unfinished, progress=progress
                     )
@@ -138,7 +143,7 @@ def count(totals: Totals, result: SweepResult, taken_s: float) -> None:
 
     found = totals.sum
     found.seeds = result.seeds
-    for name in totals.SUMMED:
+    for name in found.summed:
         setattr(found, name, result.sums[name])
     totals.reads = result.sums["reads"]
     totals.seconds = result.virtual_seconds
@@ -195,28 +200,30 @@ def appearing(place: str) -> Iterator[str]:
 
 
 @contextmanager
-def progress_of(tasks_count: int) -> Iterator[Callable[[int], None]]:
+def progress_of(tasks_count: int, worlds_count: int) -> Iterator[Callable[[int], None]]:
+    """Spark tells of tasks that are done; people are told of worlds. Tasks differ by one world at most."""
     screen = say.console(stderr=True)
     if not screen.is_terminal:
-        yield _Plain(tasks_count)
+        yield _Plain(tasks_count, worlds_count)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.completed:.0f} of {task.total:.0f} tasks"),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} worlds"),
         BarColumn(bar_width=30),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=screen, transient=True) as progress:
-        task = progress.add_task("sweep", total=tasks_count)
-        yield lambda done: progress.update(task, completed=done)
+        task = progress.add_task("sweep", total=worlds_count)
+        yield lambda done: progress.update(task, completed=worlds_count * done // tasks_count)
 
 
 class _Plain:
     """A line now and then, where nobody's terminal shows it live."""
 
-    def __init__(self, tasks_count: int) -> None:
+    def __init__(self, tasks_count: int, worlds_count: int) -> None:
         self._tasks_count = tasks_count
+        self._worlds_count = worlds_count
         self._began = self._told = monotonic()
 
     def __call__(self, done: int) -> None:
@@ -227,4 +234,7 @@ class _Plain:
         left = (
             f", {say.duration((now - self._began) / done * (self._tasks_count - done))} left" if done else ""
         )
-        say.progress_line(f"{done / self._tasks_count:4.0%}  {done} of {self._tasks_count} tasks{left}")
+        worlds = self._worlds_count * done // self._tasks_count
+        say.progress_line(
+            f"{done / self._tasks_count:4.0%}  {worlds:,} of {self._worlds_count:,} worlds{left}"
+        )

@@ -132,8 +132,10 @@ def _nodes(cluster: LocalCluster) -> str:
 
 def _stop_when_asked(supervisor: Supervisor, *, stop_with_stdin: bool) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, supervisor.ask_to_stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # Otherwise it was started with nohup.
+        loop.add_signal_handler(signal.SIGHUP, supervisor.ask_to_stop)
 
     def stdin_is_readable() -> None:
         if not os.read(sys.stdin.fileno(), 4096):

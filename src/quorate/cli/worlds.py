@@ -7,7 +7,7 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
 from quorate.cli import say
-from quorate.sim.run import SUMMED, Sum, Verdict, Violation
+from quorate.sim.run import Sum, Verdict, Violation
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,27 +17,28 @@ PLAIN_EVERY_S = 5.0
 VIOLATIONS_SHOWN_MAX = 20
 
 THROWN = {
-    "partitions": "network partitions: both ways, one way, bridges, flapping",
-    "storms": "network storms: messages lost, doubled, late, replayed",
-    "crashes": "processes crashed",
-    "power_losses": "power losses: unflushed writes gone or torn",
-    "pauses": "processes paused beyond every time-out",
-    "clock_changes": "clocks made to drift or jump",
-    "flush_errors": "flushes failed, pages dropped",
-    "damaged": "places on disks damaged: flipped, zeroed, swapped",
-    "filled": "disks filled up",
-    "slowed": "disks slowed down, up to a hundred times",
-    "wiped": "disks wiped",
-    "operators_crashed": "operators ended, many of them between two steps",
-    "rumours": "operators told of a failure that was none",
-    "store_troubles": "times that the operators' store was slow or silent",
+    "partitions": ("network partition", "network partitions", ": both ways, one way, bridges, flapping"),
+    "storms": ("network storm", "network storms", ": messages lost, doubled, late, replayed"),
+    "crashes": ("process", "processes", " crashed"),
+    "power_losses": ("power loss", "power losses", ": unflushed writes gone or torn"),
+    "pauses": ("process", "processes", " paused beyond every time-out"),
+    "clock_changes": ("clock", "clocks", " made to drift or jump"),
+    "flush_errors": ("flush", "flushes", " failed, pages dropped"),
+    "damaged": ("place on a disk", "places on disks", " damaged: flipped, zeroed, swapped"),
+    "filled": ("disk", "disks", " filled up"),
+    "slowed": ("disk", "disks", " slowed down, up to a hundred times"),
+    "wiped": ("disk", "disks", " wiped"),
+    "changes": ("change", "changes", " of an ensemble ordered, sensible or not"),
+    "transfers": ("move", "moves", " of a leader ordered"),
+    "operators_crashed": ("operator", "operators", " crashed; by `operator`, in the middle of what they do"),
+    "rumours": ("rumour", "rumours", " told to operators: a failure that was none"),
+    "store_troubles": ("time", "times", " that the operators' store was slow or silent"),
 }
+"""What one is called, what many are, and what became of them."""
 
 
 class Totals:
     """Everything that is summed up over verdicts."""
-
-    SUMMED = SUMMED
 
     def __init__(self, protocol: str) -> None:
         self.sum = Sum(protocol, violations=[])
@@ -115,7 +116,7 @@ def _so_far(totals: Totals) -> str:
     found = totals.sum
     rate = f"{found.events_per_second:,.0f}/s"
     worlds, violations = counted(found.seeds, "world"), counted(len(found.violations), "violation")
-    return f"{worlds}, {found.events:,} events ({rate}), {violations}"
+    return f"{worlds}, {counted(found.events, 'event')} ({rate}), {violations}"
 
 
 def counted(count: int, what: str) -> str:
@@ -127,7 +128,7 @@ def counted(count: int, what: str) -> str:
 
 def show(totals: Totals, out: Console, *, shrunk: bool = False) -> None:
     found = totals.finish()
-    thrown = [(f"{totals.thrown[name]:,}", words) for name, words in THROWN.items() if totals.thrown[name]]
+    thrown = [row(totals.thrown[name], *words) for name, words in THROWN.items() if totals.thrown[name]]
     if thrown:
         out.print(say.table("What was thrown at it", ("times", ""), thrown, right=(0,)))
     if found.violations:
@@ -136,40 +137,73 @@ def show(totals: Totals, out: Console, *, shrunk: bool = False) -> None:
     out.print(say.table("What held", ("checked", ""), held(totals), right=(0,)))
 
 
+def row(count: int, one: str, many: str, more: str) -> tuple[str, str]:
+    return f"{count:,}", (one if count == 1 else many) + more
+
+
 def held(totals: Totals) -> list[tuple[str, str]]:
     found = totals.sum
+    # In some worlds the operators' store is a raft group of its own, which elects its leaders.
+    elections = " (of raft stores, too)" if found.operators else ""
+    elections += ": never two leaders in one epoch, none without what was settled"
     return [
-        (f"{found.events:,}", "events, and after each one every invariant"),
-        (f"{found.acknowledged:,}", "acknowledged writes: none lost, none doubled, order kept"),
-        (f"{totals.reads:,}", "reads: only settled entries, never backwards, no phantoms"),
-        (f"{found.elections:,}", "elections: never two leaders in one epoch, none without what was settled"),
-        (f"{found.truncations:,}", "logs cut back: never below what was settled"),
+        row(found.events, "event", "events", ", and after each one every invariant"),
+        row(
+            found.acknowledged,
+            "acknowledged write",
+            "acknowledged writes",
+            ": none lost, none doubled, order kept",
+        ),
+        row(totals.reads, "read", "reads", ": only settled entries, never backwards, no phantoms"),
+        row(found.elections, "election", "elections", elections),
+        row(found.truncations, "log", "logs", " cut back: never below what was settled"),
         *_operated(found),
-        (f"{found.seeds:,}", "worlds healed: all copies equal, every client answered, idle groups silent"),
+        row(
+            found.seeds,
+            "world",
+            "worlds",
+            " healed: all copies equal, every client answered, idle groups silent",
+        ),
     ]
 
 
 def _operated(found: Sum) -> list[tuple[str, str]]:
-    if not found.operators:
-        return []
     if found.protocol == "isr":
-        return [
-            (f"{found.operators:,}", "controllers, some at once: each went on from what is stored"),
-            (f"{found.reports or 0:,}", "reports of a silent leader: none of the past counted"),
-            (f"{found.shrinks or 0:,}", "shrinks of who is in sync: counted once they were agreed"),
-            (
-                f"{found.expands or 0:,}",
-                "expansions: counted from the asking, by who had all that is settled",
-            ),
-            (
-                f"{found.reconfigurations or 0:,}",
-                "changes of who has a copy: nothing settled was left behind",
-            ),
-        ]
-    return [
-        (f"{found.operators:,}", "operators, some at once: each resumed what another had left half-done"),
-        (f"{found.reconfigurations or 0:,}", "reconfigurations: no majority of before misses one of after"),
-    ]
+        return _in_sync(found)
+    rows = []
+    if found.operators:
+        more = ": whatever was begun came to its end"
+        rows.append(row(found.operators, "life of an operator", "lives of operators", more))
+    if found.reconfigurations:
+        more = ": what was settled before is on a majority of after"
+        rows.append(row(found.reconfigurations, "reconfiguration", "reconfigurations", more))
+    return rows
+
+
+def _in_sync(found: Sum) -> list[tuple[str, str]]:
+    said = (
+        (
+            found.operators,
+            "life of a controller",
+            "lives of controllers",
+            ": each went on from what is stored",
+        ),
+        (
+            found.reports,
+            "report of a silent leader",
+            "reports of silent leaders",
+            ": none of the past counted",
+        ),
+        (found.shrinks, "shrink of who is in sync", "shrinks of who is in sync", ": counted once agreed"),
+        (found.expands, "expansion of it", "expansions of it", ": counted from the asking"),
+        (
+            found.reconfigurations,
+            "change of copies",
+            "changes of copies",
+            ": nothing settled was left behind",
+        ),
+    )
+    return [row(count, one, many, more) for count, one, many, more in said if count]
 
 
 def show_violations(violations: list[Violation], out: Console, *, shrunk: bool) -> None:
@@ -187,6 +221,6 @@ def summary(totals: Totals) -> str:
     found = totals.sum
     verdict = counted(len(found.violations), "violation") if found.violations else "nothing was violated"
     return (
-        f"{found.protocol}: {counted(found.seeds, 'world')}, {found.events:,} events in "
+        f"{found.protocol}: {counted(found.seeds, 'world')}, {counted(found.events, 'event')} in "
         f"{say.duration(totals.taken)} ({found.events_per_second:,.0f} events/s): {verdict}"
     )

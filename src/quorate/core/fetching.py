@@ -60,13 +60,13 @@ class Fetching:
 
     # --- the receiver's side ---
 
-    def order(self, *, asker: int, source: int, snapshot: Snapshot | None) -> None:
+    def order(self, *, asker: int, source: int, snapshot: Snapshot) -> None:
         replica = self._replica
         if replica.installing:
             if replica.staging is not None and replica.staging.snapshot == snapshot:
                 self._asker = asker
             return
-        if snapshot is None or not self._needs(snapshot):
+        if not self._needs(snapshot):
             self._asker = asker
             self._answer(installed=True)
             return

@@ -11,12 +11,34 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar
 
+import msgspec
+
 from quorate.core import events, metadata
 from quorate.core.effects import Outcome, Reply, Send
 from quorate.core.entry import Member
 
 Then = Callable[[], None]
 """What to do once something is written."""
+
+
+class Given(msgspec.Struct, gc=False):
+    """An order that waits for its end."""
+
+    order: Any
+    before: Any
+    """What was stored when it was given."""
+    is_begun: bool = False
+    """Its first step is known to be stored."""
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    outcome: Outcome
+    why: str = ""
+
+
+DONE = Verdict(Outcome.SETTLED)
+UNSEEN = Verdict(Outcome.UNKNOWN, "others were at work meanwhile: look at what is stored now")
+DROPPED = Verdict(Outcome.TIMED_OUT, "it was dropped")
 
 
 class Overseer:
@@ -33,11 +55,12 @@ class Overseer:
         """The version that was seen last; 0 where a change would be no surprise."""
         self._look_at: float | None = None
         self._token = 0
+        self._is_informed = False
+        """What is stored is known, unless others have written; no order is taken before."""
         self._reading = False
         self._is_peeking = False
         self._writing: tuple[Any, Then] | None = None
-        self._orders: list[tuple[Any, int]] = []
-        """Those that wait for their end, and the epoch then; one that is called off hears when that is stored."""
+        self._orders: list[Given] = []
         self._silent_at = -1
         """The version that an unanswered write was based on: until there is another, it may yet be done."""
         self._effects: list[Any] = []
@@ -63,6 +86,13 @@ class Overseer:
     def lost_a_write(self) -> None:
         """The store did not say what became of one."""
 
+    def judge(self, given: Given, *, has_seen_all: bool) -> Verdict | None:
+        """What whoever gave that order hears; None: it is still under way.
+
+        `has_seen_all`: nothing was stored since that is not known here.
+        """
+        raise NotImplementedError
+
     def leading_node(self) -> int:
         """Who leads by what the store says; 0: nobody."""
         raise NotImplementedError
@@ -72,7 +102,9 @@ class Overseer:
     def look(self) -> None:
         """Forget what is under way, and go on from what the store says."""
         self.forget()
-        self._writing = None
+        if self._writing is not None:
+            self._unanswered()
+        self._is_informed = False
         self._ask_store()
         self._is_peeking = False
 
@@ -92,14 +124,10 @@ class Overseer:
         assert self._writing is None
         self.forget()
         self._token += 1
-        self._reading = False
+        self._is_informed = self._reading = False
         self._writing = shard, then
         self._look_at = self.now + self.tuning.patience_s
         self.emit(metadata.WriteShard(self._token, self.version, shard))
-
-    @property
-    def is_waiting_for_store(self) -> bool:
-        return (self._reading and not self._is_peeking) or self._writing is not None
 
     def _read(self, event: metadata.ShardRead) -> None:
         if event.token != self._token or not self._reading:
@@ -109,24 +137,30 @@ class Overseer:
             self._look_at = self.now + self.tuning.watch_s
             return
         self.forget()
+        self._is_informed = True
+        has_seen_all = event.version <= self.version + 1
         before, self.version, self.shard = self._looked_at, event.version, event.shard
         self._looked_at = event.version
         if self.shard is None:
-            for order, _ in self._orders.copy():
-                self._end(order, Outcome.REFUSED, "there is no such shard")
+            assert not self._orders, "none is taken before the shard is known, and none is ever unwritten"
+        self._judge_orders(has_seen_all=has_seen_all)
         self.found(before)
 
     def _written(self, event: metadata.ShardWritten) -> None:
         if event.token != self._token or self._writing is None:
             return
         (self.shard, then), self._writing = self._writing, None
+        self._is_informed = True
         self.version = self._looked_at = event.version
         self._look_at = None
+        for given in self._orders:
+            given.is_begun = True
         then()
 
     def _refused(self, event: metadata.WriteRefused) -> None:
         """Another one was faster. It is perhaps alive: do not undo its work at once."""
         if event.token == self._token and self._writing is not None:
+            self._writing = None
             self._looked_at = self.version
             self.look()
 
@@ -134,20 +168,33 @@ class Overseer:
         if event.token != self._token:
             return
         if self._writing is not None:
-            self._looked_at = 0  # What this one may have written itself needs no waiting.
-            self._silent_at = self.version
-            self.lost_a_write()
+            self._unanswered()
         self._reading = False
-        self._writing = None
         self._look_at = self.now + self.tuning.retry_s
+
+    def _unanswered(self) -> None:
+        """It may have been written, or be yet. What this one may have written itself needs no waiting."""
+        self._writing = None
+        self._silent_at = self.version
+        self._looked_at = 0
+        self.lost_a_write()
 
     # --- orders from people ---
 
-    def _end(self, order: Any, outcome: Outcome, why: str = "") -> None:
-        self._orders = [other for other in self._orders if other[0] is not order]
-        if outcome is Outcome.TIMED_OUT and self.version == self._silent_at:
-            outcome, why = Outcome.UNKNOWN, "the metadata store has not answered: it may yet be done"
-        self.emit(Reply(order.request, outcome, leader=self.leading_node(), why=why))
+    def _judge_orders(self, *, has_seen_all: bool = True) -> None:
+        """Whether what was ordered has happened, or can no longer happen."""
+        for given in self._orders.copy():
+            verdict = self.judge(given, has_seen_all=has_seen_all)
+            if verdict is not None:
+                self._end(given, verdict)
+            else:
+                given.is_begun = True  # Whoever wrote that.
+
+    def _end(self, given: Given, verdict: Verdict) -> None:
+        self._orders = [other for other in self._orders if other is not given]
+        if verdict.outcome is Outcome.TIMED_OUT and self.version == self._silent_at:
+            verdict = Verdict(Outcome.UNKNOWN, "the metadata store has not answered: it may yet be done")
+        self.emit(Reply(given.order.request, verdict.outcome, leader=self.leading_node(), why=verdict.why))
 
     # --- effects ---
 

@@ -1,4 +1,4 @@
-"""A snapshot that is arriving in chunks. It outlives changes of epoch: the disk goes on with it."""
+"""A snapshot that is arriving in chunks. What is already being installed outlives changes of epoch."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from quorate.sim.draw_frame import ending, head, lane_heads
 from quorate.sim.draw_lanes import body
 from quorate.sim.draw_sheet import Sheet
 from quorate.sim.draw_story import ROWS_MAX, tell
-from quorate.sim.happening import Happening
+from quorate.sim.happening import USUAL, Happening, Names, with_store
 
 
 def draw(
@@ -29,9 +29,12 @@ def draw(
     violation: str | None = None,
     partition: int | None = None,
     rows_max: int = ROWS_MAX,
+    names: Names = USUAL,
 ) -> str:
     """The whole picture, a text to be written to a file. The same happenings give the same bytes."""
-    story = tell(happenings, partition=partition, violation=violation, rows_max=rows_max)
+    story = tell(happenings, partition=partition, violation=violation, rows_max=rows_max, names=names)
+    if violation is not None:
+        violation = names.put(with_store(violation, story.partition) if story.in_store else violation)
     sheet = Sheet(story)
     top, opening = head(sheet, title=title, subtitle=subtitle, violation=violation)
     sheet.stack(top)

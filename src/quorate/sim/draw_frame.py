@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from quorate.sim import draw_ink as ink
-from quorate.sim.draw_lanes import Look, lane_piece, looks, pill
-from quorate.sim.draw_moments import OPERATOR_FIRST, UNKNOWN, Sort, State, name_of
-from quorate.sim.draw_sheet import HEADS_HEIGHT, LINE, MARGIN, Sheet
+from quorate.sim.draw_lanes import Look, is_named, lane_piece, looks, pill
+from quorate.sim.draw_moments import OPERATOR, UNKNOWN, Sort, State
+from quorate.sim.draw_sheet import HEADS_HEIGHT, LINE, MARGIN, Sheet, note_lines
 from quorate.sim.draw_story import Row
 from quorate.sim.draw_words import FAULT_MARKS, check_of
+from quorate.sim.happening import OPERATOR_FIRST
 
 HOW_TO_READ = (
     "Each vertical line is one node, and time runs downwards. Every row is one moment; the words on its "
@@ -48,7 +48,10 @@ def head(sheet: Sheet, *, title: str, subtitle: str, violation: str | None) -> t
     room = sheet.width - 2 * MARGIN
     parts = [ink.words(MARGIN, 46, ink.shorten(title, room, 23), "title")]
     y = 70.0
-    scope = f"partition {sheet.story.partition}" if sheet.story.partition >= 0 else ""
+    several = sheet.story.partition >= 0 and not sheet.is_scripted
+    scope = f"partition {sheet.story.partition}" if several else ""
+    if sheet.story.in_store:
+        scope = "the operators' store, itself a raft group"
     for line in ink.wrap([(" · ".join(filter(None, [subtitle, scope])), "")], room, 14):
         parts.append(ink.run_words(MARGIN, y, line, "big muted"))
         y += 19
@@ -116,7 +119,7 @@ def line_samples(epoch: int, sorts: list[Sort], *, operated: bool) -> Iterator[t
     yield lane_sample(Look("follower", epoch)), "follower"
     if operated:
         yield lane_sample(Look("fenced", epoch)), "fenced: takes no part until it is told to"
-        yield lane_sample(Look("operator", epoch)), "operator: fences, elects and reconfigures"
+        yield lane_sample(Look(OPERATOR, epoch)), "operator: fences, elects and reconfigures"
         yield lane_sample(Look("", epoch)), "not known yet"
     else:
         yield lane_sample(Look("candidate", epoch)), "candidate: asks for votes"
@@ -203,17 +206,19 @@ def gap_sample(x: float, y: float) -> str:
 def lane_heads(sheet: Sheet) -> str:
     parts = []
     y = sheet.top - HEADS_HEIGHT / 2
-    parts.append(ink.words(sheet.time_x, y + 4, "seconds", "small muted end"))
+    times = "line, seconds" if sheet.is_scripted else "seconds"
+    parts.append(ink.words(sheet.time_x, y + 4, times, "small muted end"))
     if sheet.has_clients:
         parts.append(name_box(sheet.client_x, y, "clients", 60))
     for node, x in sheet.lanes.items():
-        parts.append(name_box(x, y, name_of(node), name_width(node)))
+        name = sheet.story.names.of(node)
+        parts.append(name_box(x, y, name, name_width(name)))
     parts.append(ink.words(sheet.words_x, y + 4, "What happened", "bold big"))
     return "".join(parts)
 
 
-def name_width(node: int) -> float:
-    return 46 if node < OPERATOR_FIRST else 92
+def name_width(name: str) -> float:
+    return max(46.0, ink.width_of(name, 14, bold=True) + 16)
 
 
 def name_box(x: float, y: float, text: str, wide: float, fill: str = ink.INK) -> str:
@@ -236,16 +241,18 @@ def ending(sheet: Sheet, violation: str | None) -> tuple[float, str]:
     parts = []
     for node, state in last_states(sheet).items():
         x = sheet.lanes[node]
-        guilty = re.search(rf"\b(n|operator ){node}\b", violation or "") is not None
-        parts.append(name_box(x, y, name_of(node), name_width(node), ink.ALARM if guilty else ink.INK))
+        name = sheet.story.names.of(node)
+        fill = ink.ALARM if is_named(name, violation or "") else ink.INK
+        parts.append(name_box(x, y, name, name_width(name), fill))
         down = "down; was " if looks(sheet, node)[-1][1].condition == "down" else ""
-        lines = [f"{down}{state.role} e{state.epoch}", state.log, state.settled, state.notes]
+        notes = note_lines(sheet.story.names.put(state.notes))
+        lines = [f"{down}{state.title}", state.log, state.settled, *notes]
         for place, text in enumerate(text for text in lines if text and state != UNKNOWN):
             parts.append(
                 ink.words(x, y + 30 + place * LINE, text, "small middle" + (" bold" if not place else ""))
             )
     parts.append(ink.words(sheet.words_x, y + 4, "How they stood at the end", "bold"))
-    y += 30 + 4 * LINE
+    y += 30 + 5 * LINE
     if violation is not None:
         y, banner_part = banner(sheet, y + 8, violation)
         parts.append(banner_part)

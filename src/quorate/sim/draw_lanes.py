@@ -10,6 +10,7 @@ import msgspec
 from quorate.sim import draw_ink as ink
 from quorate.sim.draw_links import cut_rails, rail_words
 from quorate.sim.draw_moments import (
+    OPERATOR,
     UNKNOWN,
     Arrival,
     Journey,
@@ -17,7 +18,6 @@ from quorate.sim.draw_moments import (
     Sort,
     State,
     links_of,
-    name_of,
     split_orders,
 )
 from quorate.sim.draw_sheet import LINE, MARGIN, NAMES_HEIGHT, Label, Sheet, Spot
@@ -148,7 +148,7 @@ def lane_piece(x: float, top: float, bottom: float, look: Look) -> str:
 def lane_stroke(role: str) -> dict[str, str | float]:
     if "leader" in role:
         return {"stroke_width": 9.0}
-    if role == "operator":
+    if role == OPERATOR:
         return {"stroke_width": 5.0, "stroke_dasharray": "1 4"}
     if role == "fenced":
         return {"stroke_width": 2.5, "stroke_dasharray": "8 4"}
@@ -187,16 +187,17 @@ def sender_epoch(sheet: Sheet, journey: Journey) -> int:
     return sheet.story.moments[journey.sent].after.epoch if journey.sent is not None else 0
 
 
-def way_of(journey: Journey) -> str:
-    return f"{name_of(journey.sender)} → {name_of(journey.receiver)}"
+def tip_of(sheet: Sheet, journey: Journey, fate: str) -> str:
+    names = sheet.story.names
+    way = f"{names.of(journey.sender)} → {names.of(journey.receiver)}"
+    return f"{way}: {names.put(journey.text) or 'a message'} (#{journey.number}), {fate}"
 
 
 def message(sheet: Sheet, journey: Journey, arrival: Arrival) -> str:
     x1, x2, y1 = ends_of(sheet, journey)
     y2 = sheet.y_of(arrival.place)
     colour = ink.colour_of(sender_epoch(sheet, journey))
-    fate = "lost on the way" if arrival.lost else "received"
-    tip = f"{way_of(journey)}: {journey.text or 'a message'} (#{journey.number}), {fate}"
+    tip = tip_of(sheet, journey, "lost on the way" if arrival.lost else "received")
     if not arrival.lost:
         return ink.arrow(x1, y1, x2, y2, colour=colour, tip=tip)
     share = 0.6 if y2 - y1 < 3 * LINE else 0.85
@@ -207,7 +208,7 @@ def message(sheet: Sheet, journey: Journey, arrival: Arrival) -> str:
 def underway(sheet: Sheet, journey: Journey) -> str:
     """A message that has neither arrived nor been lost when the story ends."""
     x1, x2, y1 = ends_of(sheet, journey)
-    tip = f"{way_of(journey)}: {journey.text} (#{journey.number}), still on its way"
+    tip = tip_of(sheet, journey, "still on its way")
     middle = x1 + 0.45 * (x2 - x1)
     y2 = min(y1 + 2 * LINE, sheet.bottom)
     colour = ink.colour_of(sender_epoch(sheet, journey))
@@ -233,7 +234,7 @@ def row(sheet: Sheet, spot: Spot) -> Iterator[str]:
     if spot.row.gap:
         return
     moment = sheet.story.moments[spot.row.first]
-    yield ink.words(sheet.time_x, spot.anchor + 4, f"{moment.at:.4f}", "small muted end")
+    yield ink.words(sheet.time_x, spot.anchor + 4, spot.time, "small muted end")
     if moment.has(Sort.VIOLATED) and not moment.node:
         yield from guilty_marks(sheet, spot, moment)
     if moment.node not in sheet.lanes:
@@ -247,16 +248,23 @@ def row(sheet: Sheet, spot: Spot) -> Iterator[str]:
 def lane_names(sheet: Sheet, y: float) -> Iterator[str]:
     """The names of the lanes, in passing."""
     for node, x in sheet.lanes.items():
-        yield ink.rectangle(x - 15, y - 9, 30, 18, rx=5, fill="#e4e9ee") + ink.words(
-            x, y + 4, name_of(node), "bold middle"
+        name = sheet.story.names.of(node)
+        wide = max(30.0, ink.width_of(name, bold=True) + 12)
+        yield ink.rectangle(x - wide / 2, y - 9, wide, 18, rx=5, fill="#e4e9ee") + ink.words(
+            x, y + 4, name, "bold middle"
         )
 
 
 def guilty_marks(sheet: Sheet, spot: Spot, moment: Moment) -> Iterator[str]:
     """The world's verdict names nodes: their lanes get the mark."""
+    names = sheet.story.names
     for node, x in sheet.lanes.items():
-        if re.search(rf"\bn{node}\b", moment.happenings[0].text):
+        if is_named(names.of(node), names.put(moment.happenings[0].text)):
             yield ink.mark("violation", x, spot.anchor)
+
+
+def is_named(name: str, text: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None
 
 
 def dot(x: float, y: float, moment: Moment) -> str:
@@ -278,7 +286,8 @@ def client_arrows(sheet: Sheet, spot: Spot) -> Iterator[str]:
     for number, (happening, sort) in enumerate(clients[: spot.clients_count], start=1):
         asked = sort is Sort.PROPOSED
         ends = (sheet.client_x + 5, x - REACH) if asked else (x - REACH, sheet.client_x + 5)
-        tip = f"client → n{moment.node}: " if asked else f"n{moment.node} → client: "
+        name = sheet.story.names.of(moment.node)
+        tip = f"client → {name}: " if asked else f"{name} → client: "
         dash: dict[str, str | float] = {} if asked else {"stroke_dasharray": "7 3"}
         yield ink.arrow(ends[0], y, ends[1], y, colour=ink.INK, tip=tip + happening.text, **dash)
         more = len(clients) - number if number == spot.clients_count else 0

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from quorate.sim import draw_ink as ink
-from quorate.sim.draw_moments import LINKS, Sort, links_of, name_of
+from quorate.sim.draw_moments import LINKS, Sort, links_of
 from quorate.sim.draw_sheet import Sheet
 
 
@@ -39,7 +39,7 @@ def rails(sheet: Sheet) -> Iterator[tuple[int, int, int, str]]:
         ends = [place for place, _ in found[1:]]
         for (place, peers), end in zip(found, [*ends, len(sheet.story.moments)], strict=True):
             if peers:
-                yield node, place, end, " ".join(map(name_of, peers))
+                yield node, place, end, " ".join(map(sheet.story.names.of, peers))
 
 
 def cut_rails(sheet: Sheet) -> Iterator[str]:
@@ -48,7 +48,7 @@ def cut_rails(sheet: Sheet) -> Iterator[str]:
         top, bottom = sheet.y_of(place), sheet.y_of(end)
         yield ink.element(
             "g",
-            ink.tooltip(f"{name_of(node)} is cut off from {names}")
+            ink.tooltip(f"{sheet.story.names.of(node)} is cut off from {names}")
             + ink.rectangle(sheet.lanes[node] - 17, top, 6, bottom - top, fill="url(#cut)"),
         )
 

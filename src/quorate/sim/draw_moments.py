@@ -36,6 +36,8 @@ class Sort(Enum):
     LINK_HEALED = auto()
     TROUBLED = auto()
     VIOLATED = auto()
+    SCRIPTED = auto()
+    """A line of a scenario, which asks for what follows."""
     PLAIN = auto()
 
 
@@ -49,10 +51,13 @@ VERBS = {
     "asked": Sort.PROPOSED,
     "answered": Sort.ANSWERED,
     "violated": Sort.VIOLATED,
+    "not as expected": Sort.VIOLATED,
+    "store": Sort.TROUBLED,
 }
 LINK_CUTS = frozenset({"cut", "cut off", "isolated"})
 """Of links, where there is a peer or no node; a replica that cut its log says the same."""
 STEMS = (
+    ("line ", Sort.SCRIPTED),
     ("power", Sort.POWER_LOST),
     ("crash", Sort.CRASHED),
     ("kill", Sort.CRASHED),
@@ -109,16 +114,15 @@ def sort_of_verb(verb: str) -> Sort:
     return next((sort for stem, sort in STEMS if verb.startswith(stem)), Sort.PLAIN)
 
 
-UNSET = re.compile(r" \w+_\w+ -1\b")
 REFUSAL = re.compile(
-    r"^(?!fence|truncate|still|add-follower)([a-z-]+-response)"
-    r"(?= epoch \d+\b(?! (?:accepted|granted|leads|prepared) yes))"
+    r"^(?!fence|truncate|still|add-follower|chunk)([a-z-]+-response)"
+    r"(?= epoch \d+\b(?! (?:asked \d+ )?(?:accepted|granted|gone|leads|prepared) yes))"
 )
 
 
 def plain(happening: Happening) -> str:
-    """The text without fields that say nothing, and with a refusal named: it shows only as a missing yes."""
-    text = UNSET.sub("", happening.text)
+    """The text with a refusal named: it shows only as a missing yes."""
+    text = happening.text
     return text if text.startswith("snapshot") else REFUSAL.sub(r"\1 refused", text)
 
 
@@ -158,14 +162,6 @@ def links_of(happening: Happening) -> list[tuple[int, int]]:
     return found
 
 
-OPERATOR_FIRST = 101
-"""Whoever has such a number, or a higher one, is no node."""
-
-
-def name_of(number: int) -> str:
-    return f"n{number}" if number < OPERATOR_FIRST else f"operator {number - OPERATOR_FIRST + 1}"
-
-
 class State(msgspec.Struct, frozen=True, gc=False):
     """A replica's one line, taken apart. What a line does not say stays empty."""
 
@@ -175,7 +171,17 @@ class State(msgspec.Struct, frozen=True, gc=False):
     last: int | None = None
     commit: int | None = None
     notes: str = ""
-    """What else a person should see: damage, say."""
+    """What else a person should see: damage, say; or what an operator does, and with whom."""
+
+    @property
+    def title(self) -> str:
+        """The role and its epoch; an operator that knows nothing has none."""
+        return f"{self.role} e{self.epoch}" if self.epoch or self.role != OPERATOR else self.role
+
+    @property
+    def shard(self) -> str:
+        """Of an operator: the ensemble, its leader, and what is being changed; whatever it does about that."""
+        return self.notes[self.notes.find("{") :] if "{" in self.notes else ""
 
     @property
     def log(self) -> str:
@@ -195,14 +201,17 @@ UNKNOWN = State()
 EPOCH = re.compile(r"\be(\d+)\b")
 LOG = re.compile(r"\blog (-?\d+)\.\.(-?\d+)")
 EMPTY_LOG = re.compile(r"\blog (?:empty|none|-)(?: after \d+-(\d+))?")
-COMMIT = re.compile(r"\bcommit (-?\d+)")
+COMMIT = re.compile(r"\bcommit (-?\d+|none)")
 ROLE = re.compile(r"^(?:n\d+\s+)?(?!log\b|commit\b)([a-z][a-z-]*)\b")
-NOTES = re.compile(r"\b(?:faulty|owes) \S+|(?<=^operator )[a-z]+|\b(?:election|steady) .*")
-"""Of a replica its damage; of an operator what it does, and what it knows of its shard."""
+NOTES = re.compile(r"\b(?:faulty|owes) \S+")
+OPERATOR = "operator"
+OPERATING = re.compile(rf"^{OPERATOR} e(\d+) v\d+ (.*)")
 
 
 def state_of(line: str) -> State:
-    """Takes `n2 leader e7 log 3..19 commit 17` apart."""
+    """Takes `n2 leader e7 log 3..19 commit 17` apart, and `operator e4 v9 tending {n1,n2,n3} led by n1`."""
+    if operating := OPERATING.search(line):
+        return State(role=OPERATOR, epoch=int(operating[1]), notes=operating[2])
     epoch, log, commit, role = EPOCH.search(line), LOG.search(line), COMMIT.search(line), ROLE.search(line)
     first = last = None
     if log:
@@ -215,9 +224,12 @@ def state_of(line: str) -> State:
         epoch=int(epoch[1]) if epoch else 0,
         first=first,
         last=last,
-        commit=int(commit[1]) if commit else None,
+        commit=int(commit[1].replace("none", "-1")) if commit else None,
         notes=" ".join(NOTES.findall(line)),
     )
+
+
+RESHAPING = re.compile(r"^(?:prepare|commit|abort)-reconfiguration-")
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -271,9 +283,20 @@ class Moment(msgspec.Struct, frozen=True):
         return was is not None and now is not None and now < was
 
     @property
+    def reshapes(self) -> bool:
+        """Part of how an ensemble changes: the order, each phase and its answers, and the end."""
+        head = self.happenings[0]
+        if self.before.shard and self.after.shard and self.before.shard != self.after.shard:
+            return True
+        is_said = head.what == "received" and RESHAPING.search(head.text) is not None
+        is_ordered = head.what == "commanded" and head.node > 0
+        is_refused = any(sort is Sort.ANSWERED and "refused" in told.text for told, sort in self.pairs)
+        return is_said or (is_ordered and not is_refused)
+
+    @property
     def turns(self) -> bool:
         """Somebody who only wants to know how it came about must see this one."""
-        if self.is_fault or self.cuts or self.has(Sort.VIOLATED):
+        if self.is_fault or self.cuts or self.reshapes or self.has(Sort.VIOLATED, Sort.SCRIPTED):
             return True
         return (self.before.role, self.before.epoch) != (self.after.role, self.after.epoch)
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import msgspec
 
 from quorate.sim.draw_ink import width_of, wrap
-from quorate.sim.draw_moments import UNKNOWN, Moment, Sort
+from quorate.sim.draw_moments import OPERATOR, UNKNOWN, Moment, Sort
 from quorate.sim.draw_story import Row, Story
 from quorate.sim.draw_words import Run, fault_label, gap_words, kind_of, narrate, time_words
+from quorate.sim.happening import Names
 
 MARGIN = 28.0
 TIME_WIDTH = 72.0
@@ -31,6 +32,8 @@ NAMES_HEIGHT = 24.0
 IDLE_SECONDS = 0.05
 """A longer silence than this between two rows is pointed out."""
 WORDS_LINES_MAX = 4
+NOTES_WIDTH = 140.0
+"""What an operator does is told in several short lines, or it would reach into the words."""
 CLIENT_ARROWS_MAX = 3
 """More answers than this in one moment are told in words only."""
 
@@ -60,6 +63,8 @@ class Spot(msgspec.Struct):
     """Arrows from and to clients, one below the other."""
     named: bool = False
     """The lanes' names stand above this row once more."""
+    time: str = ""
+    """What stands on the left: the second, where it is another than above; or the line of a scenario."""
     silence: str = ""
     """The idle time before this row, if it is worth a word."""
 
@@ -75,6 +80,7 @@ class Sheet:
         self.has_clients = any(
             story.moments[row.first].has(Sort.PROPOSED, Sort.ANSWERED) for row in story.rows if not row.gap
         )
+        self.is_scripted = any(moment.has(Sort.SCRIPTED) for moment in story.moments)
         self.has_rails = any(moment.has(Sort.LINK_CUT) for moment in story.moments)
         self.spots = [self._spot(row) for row in story.rows]
         self.lane_width = self._lane_width()
@@ -120,12 +126,12 @@ class Sheet:
         if row.gap:
             return Spot(row, narration=wrap([(gap_words(self.story, row), "muted")], WORDS_WIDTH - 10))
         moment = self.story.moments[row.first]
-        narration = wrap(narrate(moment, self.story.journeys), WORDS_WIDTH - 10)
-        if len(narration) > WORDS_LINES_MAX:
+        narration = wrap(narrate(moment, self.story), WORDS_WIDTH - 10)
+        if len(narration) > WORDS_LINES_MAX and not moment.has(Sort.SCRIPTED):
             narration = narration[:WORDS_LINES_MAX]
             text, style = narration[-1][-1]
             narration[-1][-1] = (text.rstrip() + " …", style)
-        return Spot(row, narration=narration, labels=list(labels_of(moment)))
+        return Spot(row, narration=narration, labels=list(labels_of(moment, self.story.names)))
 
     def _lane_width(self) -> float:
         widths = [
@@ -141,8 +147,15 @@ class Sheet:
         self.top = top
         before: float | None = None
         named = top
+        time = ""
         for spot in self.spots:
             moment = self.story.moments[spot.row.first]
+            if not spot.row.gap:
+                now = f"{moment.at:.4f}"
+                spot.time = now if now != time else ""
+                time = now
+            if moment.has(Sort.SCRIPTED):
+                spot.time = moment.happenings[0].what
             if before is not None and moment.at - before > IDLE_SECONDS and not spot.row.gap:
                 spot.silence = time_words(moment.at - before)
                 top += LINE
@@ -201,7 +214,12 @@ class Sheet:
         return places
 
 
-def labels_of(moment: Moment) -> Iterator[Label]:
+def note_lines(notes: str) -> list[str]:
+    lines = wrap([(notes, "bold")], NOTES_WIDTH, 11)
+    return ["".join(text for text, _ in line).rstrip() for line in lines]
+
+
+def labels_of(moment: Moment, names: Names) -> Iterator[Label]:
     """What stands beside a lane at a moment: the fault, then what changed of role, epoch, log and commit."""
     if fault := fault_label(moment):
         yield Label(((fault, "alarm" if moment.has(Sort.VIOLATED) else "amber"),))
@@ -209,7 +227,7 @@ def labels_of(moment: Moment) -> Iterator[Label]:
         return
     before, after = (UNKNOWN if moment.returns else moment.before), moment.after
     if (before.role, before.epoch) != (after.role, after.epoch):
-        yield Label(((f"{after.role} e{after.epoch}".strip(), ""),), pill=True)
+        yield Label(((after.title, ""),), pill=True)
     runs: list[Run] = []
     if after.log:
         changed = (before.first, before.last) != (after.first, after.last)
@@ -221,5 +239,6 @@ def labels_of(moment: Moment) -> Iterator[Label]:
     if runs and (before.first, before.last, before.commit) != (after.first, after.last, after.commit):
         yield Label(tuple(runs))
     if after.notes != before.notes:
-        calm = not after.notes or after.role == "operator"
-        yield Label(((after.notes or "whole again", "bold" if calm else "alarm"),))
+        calm = not after.notes or after.role == OPERATOR
+        for line in note_lines(names.put(after.notes) or "whole again"):
+            yield Label(((line, "bold" if calm else "alarm"),))

@@ -1,7 +1,8 @@
 """Which moments of a world's story are drawn: one partition's, without its quiet stretches, and not too many.
 
 A *row* of the picture is one moment, or a *gap*: moments in which nothing changed (heartbeats, mostly), with
-their count. Of a long story the end gets rows, and before it only its turns: faults, elections, cuts.
+their count. Of a long story the end gets rows, and before it only its turns: faults, elections, cuts, changes
+of the ensemble.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quorate.sim.draw_moments import Journey, Moment, Sort, gather, plain, sort_of
-from quorate.sim.happening import Happening
+from quorate.sim.draw_moments import Journey, Moment, Sort, gather, plain, sort_of, state_of
+from quorate.sim.happening import OPERATOR_FIRST, USUAL, Happening, Names
 
 ROWS_MAX = 150
 GAP_MOMENTS_MIN = 3
 """Fewer quiet moments than this are shown: a gap would take as much room."""
+RESHAPING_SHARE = 0.8
+"""Of the rows that turns get, at most so many tell how the ensemble changed."""
 ALIKE_MAX = 3
 """Of turns that look the same, so many are shown; a full disk can refuse a thousand times."""
 TELLING_WORDS = re.compile(
@@ -46,6 +49,9 @@ class Story(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
     elsewhere: int
     """Happenings of other partitions, which this picture leaves out."""
+    names: Names = USUAL
+    in_store: bool = False
+    """The partition is the operators' store."""
 
 
 def tell(
@@ -54,9 +60,10 @@ def tell(
     partition: int | None = None,
     violation: str | None = None,
     rows_max: int = ROWS_MAX,
+    names: Names = USUAL,
 ) -> Story:
     chosen = partition if partition is not None else choose_partition(happenings, violation)
-    ours = [happening for happening in happenings if happening.partition in (-1, chosen)]
+    ours = [happening for happening in happenings if partition_of(happening) in (-1, chosen)]
     nodes = nodes_of(ours, chosen)
     kept = [happening for happening in ours if concerns(happening, nodes)]
     moments, journeys = gather(kept, chosen)
@@ -68,11 +75,22 @@ def tell(
         journeys=journeys,
         rows=tuple(rows),
         elsewhere=len(happenings) - len(ours),
+        names=names,
+        in_store=any(happening.in_store for happening in ours),
     )
 
 
+ORDERED = re.compile(r": p(\d+) ")
+
+
+def partition_of(happening: Happening) -> int:
+    """Whoever orders something in a world says only in words of which partition."""
+    ordered = ORDERED.search(happening.text) if happening.what == "commanded" else None
+    return int(ordered[1]) if ordered and happening.partition < 0 else happening.partition
+
+
 def choose_partition(happenings: Sequence[Happening], violation: str | None) -> int:
-    """The partition of the violation, or else the one in which most happened."""
+    """The partition of the violation; or else the one whose ensemble changed most, or in which most happened."""
     for happening in reversed(happenings):
         if sort_of(happening) is Sort.VIOLATED and happening.partition >= 0:
             return happening.partition
@@ -81,7 +99,22 @@ def choose_partition(happenings: Sequence[Happening], violation: str | None) -> 
     for number in named:
         if number in active:
             return number
-    return min(active, key=lambda number: (-active[number], number), default=-1)
+    changed = reshaped(happenings)
+    return min(active, key=lambda number: (-changed[number], -active[number], number), default=-1)
+
+
+def reshaped(happenings: Sequence[Happening]) -> Counter[int]:
+    """How often the ensemble of each partition changed, as operators know it."""
+    found: Counter[int] = Counter()
+    ensembles: dict[tuple[int, int], str] = {}
+    for happening in happenings:
+        if happening.node >= OPERATOR_FIRST and happening.state:
+            ensemble, brace, _ = state_of(happening.state).shard.partition("}")
+            known = (happening.node, happening.partition)
+            if brace:
+                found[happening.partition] += ensembles.get(known, ensemble) != ensemble
+                ensembles[known] = ensemble
+    return found
 
 
 def nodes_of(happenings: Sequence[Happening], partition: int) -> tuple[int, ...]:
@@ -111,28 +144,40 @@ def choose_rows(
     detail = rows_max * 2 // 3 if violated else rows_max // 2
     tail = rows[-detail:]
     border = tail[0].first
-    budget = rows_max - detail
-    turns = choose_turns(moments[:border], budget)
-    while turns and len(fold_turns(turns, border)) > budget:
-        turns = turns[1:]
+    turns = choose_turns(moments[:border], rows_max - detail)
     return fold_turns(turns, border) + tail
 
 
-def choose_turns(moments: Sequence[Moment], count: int) -> list[int]:
-    """The latest turns, without those that happened again and again in the same way."""
+def choose_turns(moments: Sequence[Moment], budget: int) -> list[int]:
+    """As many turns as have room, with the gaps between them: how the ensemble changed, then the others, each
+    from the latest back."""
+    found = different_turns(moments)
+    chosen: list[int] = []
+    for wanted, room in ((True, budget * RESHAPING_SHARE), (False, budget)):
+        for place in found:
+            if moments[place].reshapes is not wanted:
+                continue
+            more = sorted([*chosen, place])
+            if len(fold_turns(more, len(moments))) > room:
+                break
+            chosen = more
+    return chosen
+
+
+def different_turns(moments: Sequence[Moment]) -> list[int]:
+    """The turns from the latest back, without those that happened again and again in the same way."""
     seen: Counter[tuple[object, ...]] = Counter()
     found: list[int] = []
     for place in range(len(moments) - 1, -1, -1):
         moment = moments[place]
-        if len(found) == count:
-            break
         if moment.turns:
             head = moment.happenings[0]
-            likeness = (head.node, head.what, moment.after.role, moment.after.epoch)
+            kind = head.text.split(" ", 1)[0] if moment.reshapes else ""
+            likeness = (head.node, head.what, kind, moment.after.role, moment.after.epoch)
             seen[likeness] += 1
             if seen[likeness] <= ALIKE_MAX:
                 found.append(place)
-    return found[::-1]
+    return found
 
 
 def quiet_moments(moments: Sequence[Moment], journeys: dict[int, Journey]) -> list[bool]:
@@ -150,7 +195,7 @@ def quiet_moments(moments: Sequence[Moment], journeys: dict[int, Journey]) -> li
 
 
 def is_quiet(moment: Moment) -> bool:
-    if moment.grows or moment.is_fault or moment.has(Sort.VIOLATED):
+    if moment.grows or moment.turns:
         return False
     if moment.has(Sort.ANSWERED) and not moment.has(Sort.PROPOSED):
         return False

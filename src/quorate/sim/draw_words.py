@@ -17,12 +17,11 @@ from quorate.sim.draw_moments import (
     Sort,
     State,
     links_of,
-    name_of,
     plain,
     split_orders,
 )
 from quorate.sim.draw_story import Row, Story
-from quorate.sim.happening import Happening
+from quorate.sim.happening import Happening, Names
 
 Run = tuple[str, str]
 """A piece of text and its style."""
@@ -58,13 +57,17 @@ def check_of(violation: str) -> str:
     return ""
 
 
-def narrate(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
+def narrate(moment: Moment, story: Story) -> list[Run]:
     """One row in words: who, what happened, and what it changed."""
-    who = f"{name_of(moment.node)} " if moment.node else "network " if moment.sorts[0] in LINKS else "world "
+    names = story.names
+    if moment.has(Sort.SCRIPTED):
+        line, _, remark = moment.happenings[0].text.partition("  # ")
+        return [(line, "bold"), (f"\u00a0· {remark}" if remark else "", "")]
+    who = f"{names.of(moment.node)} " if moment.node else "network " if moment.sorts[0] in LINKS else "world "
     runs: list[Run] = [(who, "bold")]
-    parts = [part for part in phrases(moment, journeys) if part[0]]
+    parts = [part for part in phrases(moment, story.journeys, names) if part[0]]
     if moment.changes:
-        parts += [(change, "bold" if moment.turns else "") for change in changes(moment)]
+        parts += [(names.put(change), "bold" if moment.turns else "") for change in changes(moment)]
     for place, part in enumerate(parts):
         if place:
             runs.append(("\u00a0· ", ""))
@@ -72,23 +75,23 @@ def narrate(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
     return runs
 
 
-def phrases(moment: Moment, journeys: dict[int, Journey]) -> list[Run]:
+def phrases(moment: Moment, journeys: dict[int, Journey], names: Names) -> list[Run]:
     """The cause and what was ordered; then, gathered, what was answered and what was sent."""
     said: list[Run] = []
     answers: list[str] = []
     sends: dict[str, list[str]] = {}
     for happening, sort in moment.pairs:
         if sort is Sort.SENT:
-            target = name_of(happening.peer) + fate_of(happening, journeys)
-            sends.setdefault(plain(happening), []).append(target)
+            target = names.of(happening.peer) + fate_of(happening, journeys)
+            sends.setdefault(names.put(plain(happening)), []).append(target)
         elif sort is Sort.ANSWERED:
-            answers.append(happening.text or "done")
+            answers.append(names.put(happening.text) or "done")
         elif sort is not Sort.LOST or happening.message not in journeys:
-            part = (phrase(happening, sort), style_of(sort))
+            part = (phrase(happening, sort, names), style_of(sort))
             if part not in said:
                 said.append(part)
             if orders := split_orders(happening)[1]:
-                said.append((f"ordered: {orders}", "muted"))
+                said.append((f"ordered: {names.put(orders)}", "muted"))
     if answers:
         said.append((f"answered {'a client' if len(answers) == 1 else 'clients'}: {', '.join(answers)}", ""))
     for text, targets in sends.items():
@@ -109,27 +112,29 @@ def style_of(sort: Sort) -> str:
     return "amber" if sort in FAULT_MARKS or sort in LINKS else ""
 
 
-def phrase(happening: Happening, sort: Sort) -> str:
-    text = split_orders(happening)[0]
+def phrase(happening: Happening, sort: Sort, names: Names) -> str:
+    text = names.put(split_orders(happening)[0])
     if sort is Sort.RECEIVED:
-        return f"received {text or 'a message'} from {name_of(happening.peer)}"
+        return f"received {text or 'a message'} from {names.of(happening.peer)}"
     if sort is Sort.PROPOSED:
         return f"was asked by a client: {text}" if text else "was asked by a client"
+    if happening.what == "commanded" and happening.node:
+        return f"was ordered: {text}"
     if sort in LINKS:
-        text = link_words(links_of(happening)) or text
+        text = link_words(links_of(happening), names) or text
     elif happening.peer:
-        text = f"{name_of(happening.peer)} {text}".strip()
+        text = f"{names.of(happening.peer)} {text}".strip()
     return f"{happening.what}: {text}" if text else happening.what
 
 
-def link_words(links: list[tuple[int, int]]) -> str:
+def link_words(links: list[tuple[int, int]], names: Names) -> str:
     """Both ways where both are named: `n1 ↔ n2, n3 → n1`."""
     said = []
     for source, target in links:
         if (target, source) not in links:
-            said.append(f"{name_of(source)} → {name_of(target)}")
+            said.append(f"{names.of(source)} → {names.of(target)}")
         elif source < target:
-            said.append(f"{name_of(source)} ↔ {name_of(target)}")
+            said.append(f"{names.of(source)} ↔ {names.of(target)}")
     return ", ".join(said)
 
 
@@ -137,13 +142,13 @@ def changes(moment: Moment) -> list[str]:
     """What the replica's line says now that it did not say before."""
     before, after = moment.before, moment.after
     if moment.returns and before != UNKNOWN:
-        was = " ".join(filter(None, [before.log, before.settled]))
-        said = [f"back as {after.role} in epoch {after.epoch}", after.log, after.settled, after.notes]
-        return [*filter(None, said), f"before: {was}"]
+        was = " ".join(filter(None, [before.log, before.settled or before.notes]))
+        said = [f"back as {standing(after)}", after.log, after.settled, after.notes]
+        return [*filter(None, said), *([f"before:\u00a0{was}"] if was else [])]
     said = []
     if after.role != before.role and after.role:
         became = "is" if not before.role else "became"
-        said.append(f"{became} {after.role} in epoch {after.epoch}")
+        said.append(f"{became} {standing(after)}")
     elif after.epoch != before.epoch:
         again = "stands again, in" if after.role == "candidate" else "moved to"
         said.append(f"{again} epoch {after.epoch}")
@@ -154,6 +159,10 @@ def changes(moment: Moment) -> list[str]:
     if after.notes != before.notes:
         said.append(after.notes or f"no longer {before.notes}")
     return said
+
+
+def standing(state: State) -> str:
+    return f"{state.role} in epoch {state.epoch}" if state.epoch or state.log else state.role
 
 
 def log_changes(before: State, after: State, *, cut: bool) -> list[str]:
@@ -190,7 +199,8 @@ def gap_words(story: Story, row: Row) -> str:
     if row != long_gaps[0]:
         return what
     detail = story.moments[min(long_gaps[-1].last + 1, len(story.moments) - 1)].at
-    return f"{what}. The story is long: before {detail:.4f} s only turns are shown: faults, elections, cuts."
+    turns = "faults, elections, cuts, changes of who counts"
+    return f"{what}. The story is long: before {detail:.4f} s only turns are shown: {turns}."
 
 
 def count_words(count: int, thing: str) -> str:

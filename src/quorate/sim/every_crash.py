@@ -20,57 +20,25 @@ from quorate.core.entry import Member
 from quorate.core.invariant import Violated
 from quorate.core.raft import Tuning
 from quorate.core.raft.invariants import RaftInvariants
-from quorate.host import HostSettings
-from quorate.host.detector import DetectorSettings
+from quorate.sim import stage as stages
 from quorate.sim.chaos import Chaos
-from quorate.sim.disk import SimDiskSettings
-from quorate.sim.healing import Healing
-from quorate.sim.invariants import Invariants
-from quorate.sim.oracle import Fate, Oracle
+from quorate.sim.oracle import Fate
+from quorate.sim.stage import LATE_PACES, PACE_S, SEED, TUNING
 from quorate.sim.steward import Steward
-from quorate.sim.tunables import Tunables
-from quorate.sim.workload import Manners, Workload
-from quorate.sim.world import Setup, World
+from quorate.sim.workload import Manners
+from quorate.sim.world import Setup
 from quorate.storage.errors import StoreError
-from quorate.storage.settings import TINY
 
-SEED = 5
-PACE_S = 0.1
-PATIENCE_S = 20.0
-LATE_PACES = 4
-"""So many election time-outs later the others have missed whoever comes back then."""
-
-TUNABLES = Tunables(
-    pace_s=PACE_S,
-    disk=SimDiskSettings(latency_min=0.0001, latency_max=0.0005),
-    host=HostSettings(
-        store=msgspec.structs.replace(TINY, mark_delay_s=PACE_S / 10),
-        raft=Tuning(
-            election_timeout_s=PACE_S,
-            heartbeat_s=PACE_S / 5,
-            snapshot_every=8,
-            keep_behind=0,
-            chunk_bytes=64,
-            repair_retry_s=PACE_S / 2,
-            read_wait_s=PACE_S,
-        ),
-        detector=DetectorSettings(ping_s=PACE_S / 2, suspect_s=PACE_S * 2),
-    ),
-    manners=Manners(clients_count=0),
+TUNABLES = stages.small(
+    {"raft": Tuning(election_timeout_s=PACE_S, **TUNING)}, manners=Manners(clients_count=0)
 )
 
 
-class Stage:
+class Stage(stages.Stage):
     """One of the worlds, from its beginning to where the play begins."""
 
     def __init__(self, setup: Setup) -> None:
-        self.invariants = Invariants(1, RaftInvariants)
-        self.oracle = Oracle(1)
-        self.world = World(setup, watch=self.invariants)
-        self.world.on_applied = self.invariants.applied
-        self.invariants.on_settled = self.oracle.settled
-        self.invariants.local = self.world.local
-        self.workload = Workload(SEED, self.world, self.oracle, TUNABLES.manners, setup.holders)
+        super().__init__(setup, RaftInvariants())
         self.chaos = Chaos(self.world, (), self.invariants)
         for number in self.world.nodes:
             self.world.start(number)
@@ -85,13 +53,6 @@ class Stage:
     @property
     def leader(self) -> int:
         return self.world.leaders(0)[0]
-
-    def until(self, done: Callable[[], bool], what: str) -> None:
-        deadline = self.world.now + PATIENCE_S
-        while not done():
-            if self.world.now > deadline:
-                raise Violated("liveness", what)
-            self.world.happen()
 
     def propose(self) -> None:
         """One entry, to whoever leads."""
@@ -117,9 +78,8 @@ class Stage:
             self.until(lambda due=due: self.oracle.acknowledged_count == due, "a proposal is not settled")  # type: ignore[misc]
 
     def heal(self) -> None:
-        self.workload.close()
         self.chaos.heal()
-        Healing(self.world, self.workload, self.oracle, self.invariants, self.chaos.steward).run()
+        self.come_to_rest(self.chaos.steward)
 
 
 class Play(msgspec.Struct, frozen=True):
@@ -168,9 +128,8 @@ def _stop_one(stage: Stage) -> None:
 
 
 def _wake_one(stage: Stage) -> None:
-    for number, node in stage.world.nodes.items():
-        if node.host is None:
-            stage.world.start(number)
+    for number in stage.world.nodes:
+        stage.restart(number)
 
 
 def _is_over(stage: Stage) -> bool:
@@ -228,8 +187,7 @@ def survive(name: str, crash: Crash) -> str:
         (world.power_loss if crash.power else world.crash)(crash.node)
         if crash.late:
             world.run(world.now + LATE_PACES * PACE_S)
-        if world.nodes[crash.node].host is None:
-            world.start(crash.node)
+        stage.restart(crash.node)
         world.run(world.now + LATE_PACES * PACE_S)
         stage.heal()
     except (StoreError, Violated, AssertionError) as error:

@@ -28,8 +28,9 @@ from quorate.core.coordinated.orders import CallOff, Reconfigure
 from quorate.core.coordinated.shard import Kind, Phase
 from quorate.core.entry import Member
 from quorate.core.invariant import Violated
-from quorate.sim.operator_stage import PACE_S, SPARE, Stage
+from quorate.sim.operator_stage import SPARE, Stage
 from quorate.sim.operators import FIRST
+from quorate.sim.stage import LATE_PACES, PACE_S
 from quorate.storage.errors import StoreError
 
 STALL_PACES = 15
@@ -38,8 +39,6 @@ WRITTEN_BEHIND = 4
 """So much is acknowledged that a node which is left behind does not have,"""
 BEHIND_PACES = 3
 """until so long after the play has begun."""
-LATE_PACES = 4
-"""So many paces later everything that was under way has arrived, and others have missed whoever comes back."""
 NEWCOMER = Member(SPARE, 1)
 
 

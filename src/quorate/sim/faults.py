@@ -61,7 +61,6 @@ class Place(msgspec.Struct, frozen=True):
     """The election time-out: what is short and what is long is measured in it."""
     ends: float
     """No fault begins later."""
-    protocol: str = "raft"
     operators: tuple[int, ...] = ()
 
     @property
@@ -95,6 +94,10 @@ def takes_part(seed: int, name: str, profiles: tuple[str, ...]) -> bool:
     return name in profiles and not is_absent(stream(seed, "faults", name), profiles)
 
 
+OF_OPERATORS = "operator"
+"""The profile for protocols that have operators; not one of `all`."""
+
+
 def parse_profiles(text: str) -> tuple[str, ...]:
     """`all`, `none`, or names with commas between; raises ValueError with a line for a person."""
     if text == "none":
@@ -105,7 +108,12 @@ def parse_profiles(text: str) -> tuple[str, ...]:
             known = ", ".join(PROFILES)
             raise ValueError(f"there is no fault profile {name!r}; there are: all, none, {known}")
     everything = "all" in names
-    return tuple(name for name in PROFILES if name in names or (everything and name != "operator"))
+    return tuple(name for name in PROFILES if name in names or (everything and name != OF_OPERATORS))
+
+
+def profiles_of(protocol: str) -> tuple[str, ...]:
+    """Every kind of fault that there is where this protocol runs."""
+    return tuple(name for name in PROFILES if name != OF_OPERATORS or protocol != "raft")
 
 
 # ---- moments and lengths ----
@@ -431,5 +439,5 @@ PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     "slow-disk": slow_disk,
     "wipe": wipe,
     "membership": membership,
-    "operator": operator,
+    OF_OPERATORS: operator,
 }

@@ -7,7 +7,6 @@ as unknown as with any other store. All that goes wrong goes wrong by itself: th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -27,8 +26,7 @@ from quorate.core.events import ReadLevel
 from quorate.core.invariant import Violated
 from quorate.machine import shards
 from quorate.machine.metadata import Metadata, command_batch
-from quorate.sim.chance import stream
-from quorate.sim.store import Answer
+from quorate.sim.store import Answer, Store
 from quorate.sim.world import World
 
 PATIENCE_PACES = 4.0
@@ -45,17 +43,11 @@ class Asking(msgspec.Struct):
     is_over: bool = False
 
 
-class GroupStore:
+class GroupStore(Store):
     def __init__(self, world: World, latency_s: float) -> None:
-        self.on_written: Callable[[int, int, Shard], None] = lambda shard, version, content: None
-        """Told every write at the moment when it is settled: which shard, its version from then on, what it is."""
-        self.slow = 1.0
-        self.silent = False
-        self._world = world
+        super().__init__(world, latency_s)
         self._group = world.setup.metadata
-        self._latency_s = latency_s
         self._patience_s = PATIENCE_PACES * world.tunables.pace_s
-        self._rng = stream(world.setup.seed, "store")
         self._commands: dict[int, shards.WriteShard] = {}
         """All that were ever proposed, by the CRC of their batch."""
         self._settled: shards.Shards = {}
@@ -65,15 +57,6 @@ class GroupStore:
     def newest(self, shard: int) -> Shard | None:
         stored = self._settled.get(self._world.partitions[shard])
         return stored.shard if stored is not None else None
-
-    def slow_down(self, factor: float) -> None:
-        self.slow = factor
-
-    def fall_silent(self) -> None:
-        self.silent = True
-
-    def recover(self) -> None:
-        self.slow, self.silent = 1.0, False
 
     def settled(self, offset: int, crc: int) -> None:
         """Every entry of the group's settled log, once, in its order."""
@@ -87,19 +70,16 @@ class GroupStore:
     def ask(self, operator: int, shard: int, request: ReadShard | WriteShard, answer: Answer) -> None:
         asking = Asking(operator, shard, request, answer, self._leader or self._anybody())
         self._world.after(self._travel_s(), self._arrive, asking)
-        self._world.after(self._patience_s * self.slow, self._give_up, asking)
+        self._world.after(self._patience_s * self._slow, self._give_up, asking)
 
     def _anybody(self) -> int:
         return self._rng.choice(self._world.setup.holders[self._group])
-
-    def _travel_s(self) -> float:
-        return self._latency_s * self.slow * (0.5 + self._rng.random())
 
     def _arrive(self, asking: Asking) -> None:
         if asking.is_over:
             return
         world, links = self._world, self._world.network.links
-        if self.silent or links[asking.operator, asking.node].cuts:
+        if self._silent or links[asking.operator, asking.node].cuts:
             self._leader = 0
             return  # Nobody answers.
         if isinstance(asking.request, ReadShard):
@@ -152,11 +132,15 @@ class GroupStore:
         if applied.outcome is not Outcome.SETTLED:
             self._end(asking, StoreSilent(asking.request.token))
             return
-        stored = self._stored(asking)
+        request, stored = asking.request, self._stored(asking)
+        assert isinstance(request, WriteShard)
         if stored is not None and stored.at == offset:
-            self._end(asking, ShardWritten(asking.request.token, stored.version))
-        else:  # Or it was done, and somebody else has written since: that is as good as refused.
-            self._end(asking, WriteRefused(asking.request.token))
+            self._end(asking, ShardWritten(request.token, stored.version))
+        elif stored is not None and stored.version > request.version + 1:
+            # Somebody has written since. Whether it was done before, the image no longer says.
+            self._end(asking, StoreSilent(request.token))
+        else:
+            self._end(asking, WriteRefused(request.token))
 
     def _stored(self, asking: Asking) -> shards.Stored | None:
         """What the image of the node that was asked says, now."""

@@ -2,9 +2,12 @@
 
 Only what lies at or below a log's durable mark may be told from a torn write, so nobody can promise
 anything about younger bytes. A byte is old enough when it was flushed, and its node has been up and writing
-normally for several mark delays since: the marks that speak of it are flushed in two places by then. Fair is
-also one harm at a time: after a harm to the journal or the marks, the next one waits until the node has been
-restarted and has written both anew.
+normally for several mark delays since: the marks that speak of it are flushed in two places by then.
+
+Fair is also to leave one proof. Journal and marks vouch for each other: after a harm to either, both are spared
+until the node has been restarted and has written them anew. And that a round was flushed, only the next round
+and the marks say: what the newest one put straight into a segment could be a torn write, if the marks are gone. So
+of segments and marks only one is harmed, until the journal has gone on.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from quorate.sim.disk import SimDisk
 from quorate.sim.faults import Fault
 from quorate.sim.invariants import Invariants
+from quorate.sim.sim_node import SimNode
 from quorate.sim.world import World
 from quorate.storage.frame import frames_in
 
@@ -42,6 +46,14 @@ class Old(NamedTuple):
         )
 
 
+class Blow(NamedTuple):
+    """A harm that was done to a node."""
+
+    life: int
+    journals: dict[str, bytes]
+    """What was flushed of them then: another round, or another life, and they differ."""
+
+
 class Harm:
     def __init__(self, world: World, toll: Toll, invariants: Invariants | None) -> None:
         self.world = world
@@ -52,8 +64,8 @@ class Harm:
         """Everything has healed."""
         self.troubled_at: dict[int, float] = {}
         """Until when a node's disk was full or slow, or its clock behind: marks may have waited until then."""
-        self._journal_harmed: dict[int, int] = {}
-        """The life in which a node's journal or marks were harmed last."""
+        self._blows: dict[tuple[int, str], Blow] = {}
+        """The last one to each kind of file of a node."""
 
     def begin(self, fault: Fault) -> None:
         """Remember what is flushed now; by the time that the marks speak of it, it is fair game."""
@@ -82,14 +94,13 @@ class Harm:
 
     def _strike(self, fault: Fault, number: int, old: Old) -> None:
         rng = Random(fault.chance)
-        disk = self.world.nodes[number].disk
-        harmed = self._journal_harmed.get(number, 0) == self.world.nodes[number].lives
-        names = [name for name in sorted(old.files) if not (harmed and is_journal(name))]
-        found = self._harm(rng, disk, old, names)
+        node = self.world.nodes[number]
+        spared = self._spared(node)
+        names = [name for name in sorted(old.files) if kind_of(name) not in spared]
+        found = self._harm(rng, node.disk, old, names)
         if found is None:
             return
-        if is_journal(found.partition(":")[0]):
-            self._journal_harmed[number] = self.world.nodes[number].lives
+        self._blows[number, kind_of(found.partition(":")[0])] = Blow(node.lives, journals_on(node.disk))
         self.toll.damaged += 1
         if self.invariants is not None:
             self.invariants.damaged(number)
@@ -98,6 +109,20 @@ class Harm:
         if fault.seconds:
             self.world.crash(number)
             self.keep_down(number, fault.seconds)
+
+    def _spared(self, node: SimNode) -> set[str]:
+        """The kinds of files that hold the last proof of what was harmed before."""
+        spared: set[str] = set()
+        journals = journals_on(node.disk)
+        for kind in WEIGHTS:
+            blow = self._blows.get((node.number, kind))
+            if blow is None:
+                continue
+            if kind in ("journal", "marks") and blow.life == node.lives:
+                spared |= {"journal", "marks"}
+            if kind in ("log", "marks") and blow.journals == journals:
+                spared |= {"log", "marks"} - {kind}
+        return spared
 
     def _harm(self, rng: Random, disk: SimDisk, old: Old, names: list[str]) -> str | None:
         present = set(disk.files())
@@ -141,10 +166,10 @@ class Harm:
 
 
 def kind_of(name: str) -> str:
-    if is_journal(name):
+    if name.startswith(("journal.", "marks.")):
         return name.partition(".")[0]
     return "log" if name.endswith(".log") else "snapshot"
 
 
-def is_journal(name: str) -> bool:
-    return name.startswith(("journal.", "marks."))
+def journals_on(disk: SimDisk) -> dict[str, bytes]:
+    return {name: content for name, content in disk.durable_files().items() if kind_of(name) == "journal"}

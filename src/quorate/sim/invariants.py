@@ -11,7 +11,7 @@ one position says everything about the log below it, so a settled log is known b
 - commit-regressed, commit-above-log: commit rises within one life and stays inside the log (OR-10).
 - published-early: machines and readers get only what is settled and flushed on their own node.
 - epoch-regressed: epochs never fall, not even over a restart, as far as they were flushed (YB-7).
-- durable-lost: a restart has everything that was reported as flushed (RELIABILITY.md, rules 2 and 5).
+- durable-lost: a restart has everything that was reported as flushed.
 - acknowledged-unsettled: a client hears of success only for what is settled (rule 8).
 - leader-cut: a leader never cuts its own log (Raft §5.3).
 - wrong-order: disk orders are numbered one by one, and completed in that order.

@@ -10,56 +10,33 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import msgspec
-
-from quorate.core import coordinated
-from quorate.core.coordinated import OperatorTuning, Shard, Status
+from quorate.core.coordinated import OperatorTuning, Shard, Status, Tuning
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.coordinated.metadata import ReadShard, StoreSilent, WriteShard
-from quorate.core.coordinated.orders import Order, Reconfigure
+from quorate.core.coordinated.orders import Order
 from quorate.core.coordinated.shard import Phase, Reconfiguration
-from quorate.core.effects import Outcome, Reply, Send
+from quorate.core.effects import Outcome, Send
 from quorate.core.entry import Member
 from quorate.core.invariant import Violated
-from quorate.host import HostSettings
-from quorate.host.detector import DetectorSettings
+from quorate.sim import stage as stages
 from quorate.sim.chaos import Toll
-from quorate.sim.disk import SimDiskSettings
-from quorate.sim.healing import Healing
-from quorate.sim.invariants import Invariants
+from quorate.sim.healing import LIVENESS, RECONFIGURATION_COMPLETES
 from quorate.sim.operators import FIRST, Operators
-from quorate.sim.oracle import Oracle
 from quorate.sim.planner import Planner
+from quorate.sim.stage import PACE_S, SEED, TUNING
 from quorate.sim.store import Answer, MemoryStore
-from quorate.sim.tunables import Oversight, Tunables
+from quorate.sim.tunables import Oversight
 from quorate.sim.watcher import Watcher
-from quorate.sim.workload import Manners, Workload
+from quorate.sim.workload import Manners
 from quorate.sim.world import Setup, World
-from quorate.storage.settings import TINY
 
-SEED = 5
-PACE_S = 0.1
-PATIENCE_S = 20.0
 WRITTEN_BEFORE = 12
 """So much is acknowledged before the play: there is a snapshot, and a log behind it."""
 SECOND = FIRST + 1
 SPARE = 4
 
-TUNABLES = Tunables(
-    pace_s=PACE_S,
-    disk=SimDiskSettings(latency_min=0.0001, latency_max=0.0005),
-    host=HostSettings(
-        store=msgspec.structs.replace(TINY, mark_delay_s=PACE_S / 10),
-        coordinated=coordinated.Tuning(
-            heartbeat_s=PACE_S / 5,
-            snapshot_every=8,
-            keep_behind=0,
-            chunk_bytes=64,
-            repair_retry_s=PACE_S / 2,
-            read_wait_s=PACE_S,
-        ),
-        detector=DetectorSettings(ping_s=PACE_S / 2, suspect_s=PACE_S * 2),
-    ),
+TUNABLES = stages.small(
+    {"coordinated": Tuning(**TUNING)},
     manners=Manners(
         clients_count=1,
         readers_count=1,
@@ -107,39 +84,21 @@ class UnreliableStore(MemoryStore):
             self._world.after(2 * self._latency_s, answer, StoreSilent(request.token))
 
 
-class Ordered(msgspec.Struct):
-    """What somebody ordered of an operator, and was told."""
-
-    order: Order
-    operator: int
-    life: int
-    reply: Reply | None = None
-
-
-class Stage:
+class Stage(stages.Stage):
     """One world, from its beginning to where the play begins, and on from there."""
 
+    room: CoordinatedInvariants
+
     def __init__(self, setup: Setup = SETUP) -> None:
-        self.room = CoordinatedInvariants()
-        self.invariants = Invariants(1, lambda: self.room)
-        self.oracle = Oracle(1)
-        self.world = World(setup, watch=self)
-        self.world.on_applied = self.invariants.applied
-        self.invariants.on_settled = self.oracle.settled
-        self.invariants.local = self.world.local
-        self.oracle.settled_end = lambda partition: self.invariants.settled[partition].commit
-        self.workload = Workload(SEED, self.world, self.oracle, setup.tunables.manners, setup.holders)
+        super().__init__(setup, CoordinatedInvariants())
         self.store = UnreliableStore(self.world, setup.tunables.oversight.store_latency_s)
         self.store.on_written = self._written
         self.operators = Operators(self.world, self.store)
         self.operators.on_step = self._operated
         self.planner = Planner(self.operators, Toll(), self.invariants)
         Watcher(self.world, self.operators, self.store, setup.tunables.oversight.suspect_after_s).begin()
-        self.ordered: list[Ordered] = []
-        self.history: list[Shard] = []
-        """Everything that was stored since the play began, and what was stored before."""
         self.operator_steps: list[int] = []
-        """Of each step of the first operator since then: how much it ordered."""
+        """Of each step of the first operator since the play began: how much it ordered."""
         self.node_steps: dict[int, int] = dict.fromkeys(setup.nodes, 0)
         self.said: list[tuple[int, int, Any]] = []
         """Every message since then: from, to, what."""
@@ -149,6 +108,7 @@ class Stage:
         """What is to be done right behind the event that is happening."""
         self.has_struck = False
         self._is_playing = False
+        self._versions_before = 0
         for number in self.world.nodes:
             self.world.start(number)
         self.operators.start(FIRST)
@@ -158,6 +118,11 @@ class Stage:
         self.until(lambda: self.oracle.acknowledged_count >= enough, "writes are not acknowledged")
 
     # --- what is seen ---
+
+    @property
+    def history(self) -> list[Shard]:
+        """What was stored before the play began, and everything since."""
+        return self.operators.history[0][self._versions_before :]
 
     @property
     def stored(self) -> Shard:
@@ -171,7 +136,7 @@ class Stage:
         return self.stored.leader
 
     def stepped(self, node: int, partition: int, replica: Any, event: Any, effects: list[Any]) -> None:
-        self.invariants.stepped(node, partition, replica, event, effects)
+        super().stepped(node, partition, replica, event, effects)
         if self._is_playing:
             self._hear(node, effects)
             self.on_node_step(node)
@@ -191,19 +156,19 @@ class Stage:
 
     def _written(self, shard: int, version: int, content: Shard) -> None:
         self.room.wrote(self.invariants, shard, version, content)
-        self.history.append(content)
+        self.operators.history[shard].append(content)
 
     # --- what is done ---
 
     def play(self, begin: Callable[[Stage], None]) -> None:
-        self.history = [self.stored]
+        self._versions_before = len(self.operators.history[0]) - 1
         self.store.requests_count = 0
         self._is_playing = True
         begin(self)
         self._strike()
 
     def happen(self) -> None:
-        self.world.happen()
+        super().happen()
         self._strike()
 
     def _strike(self) -> None:
@@ -212,12 +177,9 @@ class Stage:
             self.has_struck = True
             due()
 
-    def until(self, done: Callable[[], bool], what: str) -> None:
-        deadline = self.world.now + PATIENCE_S
-        while not done():
-            if self.world.now > deadline:
-                raise Violated("liveness", f"{what}: {self.store.newest(0)}")
-            self.happen()
+    def stuck(self, what: str) -> Violated:
+        promise = RECONFIGURATION_COMPLETES if self.planner.is_reconfiguring() else LIVENESS
+        return Violated(promise, f"{what}: {self.store.newest(0)}")
 
     def run(self, paces: float) -> None:
         until = self.world.now + paces * PACE_S
@@ -227,28 +189,13 @@ class Stage:
 
     def command(self, number: int, order: Order) -> bool:
         """False if that operator is not there, or does not do it now."""
-        ordered = Ordered(order, number, self.operators.life(number))
-
-        def answer(reply: Reply) -> None:
-            if ordered.reply is not None:
-                raise Violated("change-answer", f"{order} was answered twice: {ordered.reply}, {reply}")
-            ordered.reply = reply
-
-        self.ordered.append(ordered)
-        is_heard = self.operators.command(number, 0, order, answer)
-        refused = ordered.reply is not None and ordered.reply.outcome is Outcome.REFUSED
-        if not is_heard or refused:
-            self.ordered.remove(ordered)
-        return is_heard and not refused
+        given = self.planner.order(number, 0, order)
+        return given is not None and (given.reply is None or given.reply.outcome is not Outcome.REFUSED)
 
     def take_over(self, _: Any = None) -> None:
         """Another operator, if it is not there yet."""
         if not self.operators.processes[SECOND].is_up:
             self.operators.start(SECOND)
-
-    def restart(self, node: int) -> None:
-        if self.world.nodes[node].host is None:
-            self.world.start(node)
 
     # --- the end ---
 
@@ -261,36 +208,13 @@ class Stage:
         return hosted is not None and hosted.replica.role.name == "leader"
 
     def heal(self) -> None:
-        self.workload.close()
-        for number in self.world.nodes:
-            self.restart(number)
-        Healing(self.world, self.workload, self.oracle, self.invariants, self.planner).run()
-        self.until(lambda: not self._unanswered(), "orders stay unanswered")
-        self._judge()
-
-    def _unanswered(self) -> list[Ordered]:
-        """Of operators that still live."""
-        return [
-            ordered
-            for ordered in self.ordered
-            if ordered.reply is None and self.operators.life(ordered.operator) == ordered.life
-        ]
-
-    def _judge(self) -> None:
-        """Whether the ensemble is what it has to be, and whoever ordered something was told the truth."""
-        before, after = self.history[0].ensemble, self.stored.ensemble
+        """Afterwards the ensemble is what it has to be."""
+        self.come_to_rest(self.planner)
         expected = outcome(self.history)
-        if after != expected:
+        if self.stored.ensemble != expected:
             raise Violated(
                 "ensemble-unapplied", f"{self.stored}, and it should be {expected}: {self.history}"
             )
-        for ordered in self.ordered:
-            if isinstance(ordered.order, Reconfigure) and ordered.reply is not None:
-                is_settled = ordered.reply.outcome is Outcome.SETTLED
-                if is_settled != (after != before):
-                    raise Violated(
-                        "change-answer", f"{ordered.reply} to {ordered.order}, and now {self.stored}"
-                    )
 
 
 def outcome(history: list[Shard]) -> tuple[Member, ...]:

@@ -2,7 +2,7 @@
 
 Every entry that a client proposes is unique, so its bytes say whose it is. A value is *placed* at an offset
 by an acknowledgement or by a read of settled entries, and may never be found anywhere else, nor anything else
-in its place. The checks (RELIABILITY.md, "What is checked"):
+in its place. The checks:
 
 - acknowledged-lost: where an acknowledged entry stood, another one is found, or nothing;
 - placed-twice: one entry at two offsets, though it was accepted once;

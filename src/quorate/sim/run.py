@@ -31,7 +31,7 @@ from quorate.sim.overseen import OVERSEEN
 from quorate.sim.rooms import Rooms
 from quorate.sim.store import MemoryStore, Store
 from quorate.sim.trace import Trace
-from quorate.sim.tunables import Tunables, draw
+from quorate.sim.tunables import Tunables, check_overrides, draw
 from quorate.sim.watcher import Watcher
 from quorate.sim.workload import Workload
 from quorate.sim.world import Setup, World
@@ -44,6 +44,8 @@ ROOMS: dict[str, Callable[[], Any]] = {
     "coordinated": CoordinatedInvariants,
     "isr": IsrInvariants,
 }
+WITH_LEARNERS = ("raft",)
+"""Elsewhere, whoever is not in an ensemble is told nothing."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -69,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True):
         named = ("all", *more) if set(usual) <= set(self.faults) else self.faults
         profiles = ",".join(named) or "none"
         parts = [f"quorate sim {self.protocol} --seed {self.seed} --faults {profiles} --nodes {self.nodes}"]
-        if self.learners is not None:
+        if self.learners is not None and self.protocol in WITH_LEARNERS:
             parts.append(f"--learners {self.learners}")
         parts += [f"--set {name}={value}" for name, value in sorted(self.overrides.items())]
         if self.only is not None:
@@ -101,8 +103,10 @@ class Verdict(msgspec.Struct):
     ends: int = 0
     """Reads that were told up to where they may read."""
     elections: int = 0
+    """Of every group: also of the store's, where that is a raft group in the same world."""
     truncations: int = 0
     crashes: int = 0
+    """How often a node's process ended, for whatever reason; what was thrown is in `toll`."""
     partitions: int = 0
     damaged: int = 0
     operators: int = 0
@@ -164,8 +168,10 @@ def plan_seed(
         raise ValueError(f"a world has 1 to {NODES_MAX} nodes, not {nodes}")
     if learners is not None and not 0 <= learners <= NODES_MAX:
         raise ValueError(f"a world has 0 to {NODES_MAX} learners, not {learners}")
+    if learners is not None and protocol not in WITH_LEARNERS:
+        raise ValueError(f"{protocol} has no learners; only {' and '.join(WITH_LEARNERS)} has")
     profiles = parse_profiles(faults) if isinstance(faults, str) else faults
-    draw(seed, overrides)
+    check_overrides(protocol, overrides or {}, seed=seed)
     return Plan(seed, protocol, profiles, nodes, learners, overrides or {}, only, until)
 
 
@@ -304,8 +310,8 @@ def place_partitions(plan: Plan, tunables: Tunables) -> Setup:
     nodes = tuple(range(1, plan.nodes + 1))
     drawn = 1 if rng.random() < 0.2 else 0
     learners_count = plan.learners if plan.learners is not None else drawn
-    if plan.protocol in OVERSEEN:
-        learners_count = 0  # Whoever is not in an ensemble is told nothing there.
+    if plan.protocol not in WITH_LEARNERS:
+        learners_count = 0
     learners = tuple(range(plan.nodes + 1, plan.nodes + learners_count + 1))
     voters = []
     for number in range(tunables.partitions_count):
@@ -394,9 +400,16 @@ def choose_priorities(
     return tuple((node, rng.choice((0, 1, 2) if node in unlucky else (1, 1, 2, 3))) for node in nodes)
 
 
+def faults_count(plan: Plan) -> int:
+    """How many faults the schedule has that `plan.only` chooses from."""
+    tunables = draw(plan.seed, plan.overrides)
+    everything = msgspec.structs.replace(plan, only=None)
+    return len(plan_faults(everything, place_partitions(plan, tunables), tunables))
+
+
 def plan_faults(plan: Plan, setup: Setup, tunables: Tunables) -> tuple[Fault, ...]:
     ends = tunables.seconds * 0.95
-    place = Place(setup.nodes, setup.unlucky, tunables.pace_s, ends, setup.protocol, setup.operators)
+    place = Place(setup.nodes, setup.unlucky, tunables.pace_s, ends, setup.operators)
     faults = schedule(plan.seed, plan.faults, place)
     if plan.only is not None:
         faults = tuple(fault for index, fault in enumerate(faults) if index in plan.only)
@@ -420,7 +433,7 @@ class Sum(msgspec.Struct):
     partitions: int = 0
     damaged: int = 0
     operators: int | msgspec.UnsetType = msgspec.UNSET
-    """Lives of operators; only of protocols that have some."""
+    """This one and the next: only of protocols that have operators."""
     reconfigurations: int | msgspec.UnsetType = msgspec.UNSET
     shrinks: int | msgspec.UnsetType = msgspec.UNSET
     expands: int | msgspec.UnsetType = msgspec.UNSET
@@ -428,12 +441,15 @@ class Sum(msgspec.Struct):
     """Only of `isr`."""
     violations: list[Violation] = []
 
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """What is added up, by the names that it has in a verdict, too."""
+        more = {"coordinated": OPERATED, "isr": OPERATED + IN_SYNC}
+        return SUMMED + more.get(self.protocol, ())
+
     def add(self, verdict: Verdict) -> None:
         self.seeds += 1
-        for name in SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(verdict, name))
-        more = (*OPERATED, *IN_SYNC) if self.protocol == "isr" else OPERATED
-        for name in more if self.protocol in OVERSEEN else ():
+        for name in self.summed:
             setattr(self, name, (getattr(self, name) or 0) + getattr(verdict, name))
         self.violations += verdict.violations
 

@@ -21,10 +21,12 @@ from quorate.sim.scenario_acts import ACTS, Play
 from quorate.sim.scenario_expect import EXPECTATIONS
 from quorate.sim.scenario_script import EXPECT_ERROR, EXPECT_TRACE, GIVEN, Problem, Script, Statement, parse
 from quorate.sim.scenario_stage import Refused, Stage
+from quorate.sim.trace import Trace
 
 PATTERNS = (*GIVEN, *ACTS, *EXPECTATIONS, EXPECT_ERROR)
 """Every form a line can have."""
 INDENT = "    "
+REMARK = "  # "
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -50,12 +52,14 @@ class Result(msgspec.Struct, frozen=True):
         return [f"{self.path}:{problem.line}: {problem.what}" for problem in self.problems]
 
 
-def run_text(text: str, path: str = "scenario", *, rewrite: bool = False) -> Result:
-    """Run a scenario. With `rewrite`, whatever its traces say is right."""
+def run_text(
+    text: str, path: str = "scenario", *, rewrite: bool = False, trace: Trace | None = None
+) -> Result:
+    """Run a scenario. With `rewrite`, whatever its traces say is right. `trace` gets all that happens."""
     script = parse(text, (*ACTS, *EXPECTATIONS))
     if script.problems:
         return Result(path, tuple(script.problems), rewritten=text)
-    performance = _Performance(script, text, rewrite=rewrite)
+    performance = _Performance(script, text, rewrite=rewrite, trace=trace)
     performance.run()
     expectations = sum(statement.form.opening == "expect" for statement in script.statements)
     return Result(
@@ -67,11 +71,11 @@ def run_text(text: str, path: str = "scenario", *, rewrite: bool = False) -> Res
     )
 
 
-def run_scenario(path: Path | str, *, rewrite: bool = False) -> Result:
+def run_scenario(path: Path | str, *, rewrite: bool = False, trace: Trace | None = None) -> Result:
     """Run a file; raises OSError or UnicodeError. With `rewrite`, traces that differ are written anew."""
     path = Path(path)
     text = path.read_text(encoding="utf-8")
-    result = run_text(text, str(path), rewrite=rewrite)
+    result = run_text(text, str(path), rewrite=rewrite, trace=trace)
     if rewrite and result.passed and result.rewritten != text:
         path.write_text(result.rewritten, encoding="utf-8")
     return result
@@ -81,6 +85,7 @@ def run_files(
     paths: Iterable[Path | str],
     *,
     rewrite: bool = False,
+    trace: Trace | None = None,
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
@@ -89,7 +94,7 @@ def run_files(
     worst = 0
     for path in paths:
         try:
-            result = run_scenario(path, rewrite=rewrite)
+            result = run_scenario(path, rewrite=rewrite, trace=trace)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a text in UTF-8"
             print(f"{path}: cannot be read: {reason}", file=err)
@@ -107,19 +112,20 @@ def run_files(
 class _Performance:
     """One run of one script."""
 
-    def __init__(self, script: Script, text: str, *, rewrite: bool) -> None:
+    def __init__(self, script: Script, text: str, *, rewrite: bool, trace: Trace | None) -> None:
         self.script = script
         self.problems: list[Problem] = []
         self._rewrite = rewrite
         self._lines = text.splitlines()
         self._traces: list[tuple[Statement, list[str]]] = []
-        self._stage = Stage(script.cast)
+        self._stage = Stage(script.cast, trace)
 
     def run(self) -> None:
         play = Play(self._stage)
         for statement in self.script.statements:
             what = self._perform(play, statement)
             if what is not None:
+                self._stage.note(0, "not as expected", f"line {statement.line}: {what}")
                 self.problems.append(Problem(statement.line, what))
                 if statement.form.opening != "expect":
                     return  # What follows a command that failed says nothing.
@@ -131,6 +137,7 @@ class _Performance:
                 self._stage.begin()
             if statement.form.opening == "expect":
                 return self._expect(play, statement)
+            self._stage.note(0, f"line {statement.line}", statement.source + self._remark(statement.line))
             ACTS[statement.form.pattern](play, statement.said)
         except Refused as refused:
             return _failed(statement, str(refused))
@@ -145,6 +152,14 @@ class _Performance:
         if statement.fails_with is not None:
             return f'expected `{statement.source}` to fail with "{statement.fails_with}", and it did not'
         return None
+
+    def _remark(self, line: int) -> str:
+        """The comment directly above a line: what it is about."""
+        above = line - 1
+        while above and self._lines[above - 1].startswith("#"):
+            above -= 1
+        remark = " ".join(said.lstrip("# ") for said in self._lines[above : line - 1])
+        return REMARK + remark if remark else ""
 
     def _named(self, detail: str) -> str:
         """Invariants speak of p0 n2, and know only offsets from 0."""

@@ -305,6 +305,7 @@ def cut(play: Play, said: Said) -> None:
         if any(one in (ANYBODY, source) and other in (ANYBODY, target) for one, other in links)
         and (source, target) not in stage.broken
     ]
+    stage.note(0, "partitioned", " ".join(f"n{source}>n{target}" for source, target in links))
     stage.broken.update(links)
     stage.network.cut(links)
 
@@ -314,6 +315,7 @@ def trace_from_here(play: Play, _: Said) -> None:
 
 
 def heal(play: Play, _: Said) -> None:
+    play.stage.note(0, "healed", "everything")
     play.stage.network.mend(sorted(play.stage.broken))
     play.stage.broken.clear()
 

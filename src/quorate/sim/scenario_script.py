@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from quorate.core.effects import Outcome
+from quorate.sim.happening import OPERATOR_FIRST
 from quorate.sim.scenario_log import Item, check_given, read_entries
 from quorate.sim.scenario_room import ROOMS, Room, check_setting
 from quorate.sim.scenario_words import Form, Mistake, Word, split, understand
@@ -20,8 +21,6 @@ from quorate.sim.scenario_words import Form, Mistake, Word, split, understand
 NODES_MAX = 99
 ROLES = ("leader", "follower", "fenced", "prospect", "candidate", "learner", "outsider", "down")
 UNANSWERED = "none"
-OPERATOR_FIRST = 101
-"""The number of the first operator: none is a node's."""
 ANYBODY = 0
 """Instead of a node's number: `*`."""
 

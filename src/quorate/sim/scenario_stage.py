@@ -24,6 +24,7 @@ from quorate.sim.scenario_room import host_settings, message_name, with_chosen
 from quorate.sim.scenario_script import Cast
 from quorate.sim.scenario_tell import Narrator, Teller
 from quorate.sim.sim_node import NEVER
+from quorate.sim.trace import Trace, tell
 from quorate.sim.tunables import Oversight, Tunables
 from quorate.sim.world import Letter, Setup, World
 from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_MAGIC, DamagedFrame, parse
@@ -53,7 +54,7 @@ class Watcher:
 
 
 class Stage(World):
-    def __init__(self, cast: Cast) -> None:
+    def __init__(self, cast: Cast, trace: Trace | None = None) -> None:
         operating = with_chosen(OperatorTuning(), cast.settings)
         tunables = Tunables(
             weather=STILL,
@@ -84,7 +85,7 @@ class Stage(World):
         self.jobs: dict[int, list[Callable[[], None]]] = {number: [] for number in setup.nodes}
         """Completions that are held."""
         self.begun = False
-        super().__init__(setup, watch=Watcher(self.narrator, self.account))
+        super().__init__(setup, watch=Watcher(self.narrator, self.account), trace=trace)
         self.operators = Overseeing(self) if cast.operators else None
         self.on_stop = lambda number: self.narrator.say(f"{self.name(number)} stops: its disk failed")
 
@@ -98,6 +99,11 @@ class Stage(World):
             self.start(number)
         self.calm()
         self.narrator.take()
+
+    def note(self, number: int, what: str, text: str = "") -> None:
+        """Something befalls a node, or (0) the network, of which no replica hears: pictures show it."""
+        if self.trace is not None:
+            self.trace.add(self.now, number, what, text=text)
 
     # --- looking ---
 
@@ -227,6 +233,15 @@ class Stage(World):
         else:
             self.hand_over(letter)
 
+    def duplicate(self, number: int) -> int:
+        copy = self.held[super().duplicate(number)]
+        if self.trace is not None:
+            text = tell(copy.parcel.message)
+            self.trace.add(
+                self.now, copy.source, "sent", partition=0, text=text, message=copy.number, peer=copy.target
+            )
+        return copy.number
+
     def put(self, source: int, target: int, parcel: Parcel) -> None:
         """A message that nobody has ordered waits with the others."""
         self._send(self.nodes[source], self.nodes[source].lives, target, parcel)
@@ -325,6 +340,7 @@ class Stage(World):
                 at = content.find(FRAME_MAGIC, at + 1)
         if not hits:
             raise Refused(f"nothing on the disk of {self.name(number)} covers {self.teller.offset(offset)}")
+        self.note(number, "damaged", f"offset {offset}")
         self.account.damaged(number)
 
     def scrub(self, number: int) -> None:
@@ -375,6 +391,7 @@ class Stage(World):
 
     def pause_process(self, number: int) -> None:
         self.acting(number)
+        self.note(number, "paused")
         self.paused.add(number)
         if number in self.nodes:
             self.nodes[number].paused_until = NEVER
@@ -384,6 +401,7 @@ class Stage(World):
     def resume_process(self, number: int) -> None:
         if number not in self.paused:
             raise Refused(f"{self.name(number)} is not paused")
+        self.note(number, "resumed")
         self.paused.discard(number)
         if number not in self.nodes:
             self.oversight().resume(number)

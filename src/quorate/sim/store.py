@@ -8,7 +8,7 @@ when whoever asked has long gone on; sometimes that it is silent is said, someti
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from quorate.core.coordinated import Shard
 from quorate.core.coordinated.metadata import (
@@ -29,52 +29,51 @@ LATE_MAX = 40.0
 """A request to a silent store is done up to so many times as late as usual."""
 
 
-class Store(Protocol):
-    """What operators and whoever watches a world need of a store."""
+class Store:
+    """What operators and whoever watches a world need of a store, and what can go wrong with any."""
 
-    on_written: Callable[[int, int, Shard], None]
-
-    def ask(self, operator: int, shard: int, request: ReadShard | WriteShard, answer: Answer) -> None: ...
-
-    def newest(self, shard: int) -> Shard | None:
-        """The truth, for whoever stands outside of the world."""
-        ...
-
-    def slow_down(self, factor: float) -> None: ...
-
-    def fall_silent(self) -> None: ...
-
-    def recover(self) -> None:
-        """Neither slow nor silent, however often it was made so."""
-
-
-class MemoryStore:
     def __init__(self, world: World, latency_s: float) -> None:
         self.on_written: Callable[[int, int, Shard], None] = lambda shard, version, content: None
         """Told every write at the moment when it is done: which shard, its version from then on, what it is."""
-        self.slow = 1.0
-        self.silent = False
         self._world = world
         self._latency_s = latency_s
+        self._slow = 1.0
+        self._silent = False
         self._rng = stream(world.setup.seed, "store")
+
+    def ask(self, operator: int, shard: int, request: ReadShard | WriteShard, answer: Answer) -> None:
+        raise NotImplementedError
+
+    def newest(self, shard: int) -> Shard | None:
+        """The truth, for whoever stands outside of the world."""
+        raise NotImplementedError
+
+    def slow_down(self, factor: float) -> None:
+        self._slow = factor
+
+    def fall_silent(self) -> None:
+        self._silent = True
+
+    def recover(self) -> None:
+        """Neither slow nor silent, however often it was made so."""
+        self._slow, self._silent = 1.0, False
+
+    def _travel_s(self) -> float:
+        return self._latency_s * self._slow * (0.5 + self._rng.random())
+
+
+class MemoryStore(Store):
+    def __init__(self, world: World, latency_s: float) -> None:
+        super().__init__(world, latency_s)
         self._shards: dict[int, tuple[int, Shard]] = {}
 
     def newest(self, shard: int) -> Shard | None:
         found = self._shards.get(shard)
         return found[1] if found is not None else None
 
-    def slow_down(self, factor: float) -> None:
-        self.slow = factor
-
-    def fall_silent(self) -> None:
-        self.silent = True
-
-    def recover(self) -> None:
-        self.slow, self.silent = 1.0, False
-
     def ask(self, operator: int, shard: int, request: ReadShard | WriteShard, answer: Answer) -> None:
-        there, back = self._journey(), self._journey()
-        if not self.silent:
+        there, back = self._travel_s(), self._travel_s()
+        if not self._silent:
             self._world.after(
                 there, self._arrived, (shard, request, lambda event: self._answer(back, answer, event))
             )
@@ -85,9 +84,6 @@ class MemoryStore:
             self._world.after(late, self._arrived, (shard, request, lambda event: None))
         if self._rng.random() < 0.5:
             self._world.after(there + back, answer, StoreSilent(request.token))
-
-    def _journey(self) -> float:
-        return self._latency_s * self.slow * (0.5 + self._rng.random())
 
     def _answer(self, seconds: float, answer: Answer, event: Any) -> None:
         self._world.after(seconds, answer, event)

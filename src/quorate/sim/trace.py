@@ -11,9 +11,12 @@ from typing import Any
 
 import msgspec
 
-from quorate.core import effects, events
-from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Span
-from quorate.sim.happening import Happening
+from quorate.core import coordinated, effects, events, raft
+from quorate.core.coordinated import metadata
+from quorate.core.coordinated.orders import CallOff, MoveLeader, Reconfigure
+from quorate.core.coordinated.shard import Kind, Reconfiguration, Shard, Status
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Snapshot, Span, Standing
+from quorate.sim.happening import Happening, with_store
 
 
 class Trace:
@@ -21,6 +24,10 @@ class Trace:
 
     def __init__(self) -> None:
         self.happenings: list[Happening] = []
+        self._shards: set[int] = set()
+        """Partitions that operators care for."""
+        self._store: int | None = None
+        """In such a world: the `raft` group that is their store."""
 
     def add(
         self,
@@ -34,7 +41,10 @@ class Trace:
         peer: int = 0,
         state: str = "",
     ) -> None:
-        self.happenings.append(Happening(at, node, what, partition, text, message, peer, state))
+        in_store = partition == self._store
+        if partition < 0 and self._store is not None:
+            text = with_store(text, self._store)
+        self.happenings.append(Happening(at, node, what, partition, text, message, peer, state, in_store))
 
     def lines(self) -> Iterable[str]:
         return map(str, self.happenings)
@@ -43,6 +53,10 @@ class Trace:
         self, at: float, node: int, partition: int, replica: Any, event: Any, ordered: list[Any], message: int
     ) -> None:
         """One step of a replica: its cause, what it ordered, and the replica afterwards."""
+        if isinstance(replica, coordinated.Replica):
+            self._shards.add(partition)
+        elif isinstance(replica, raft.Replica) and self._shards:
+            self._store = partition
         what, text, peer = tell_event(event)
         orders = ", ".join(order for order in map(tell_effect, ordered) if order)
         text = f"{text} -> {orders}" if orders else text
@@ -55,7 +69,7 @@ class Trace:
             text=text.strip(),
             message=number,
             peer=peer,
-            state=replica.describe(),
+            state=tell_state(replica),
         )
         for order in ordered:
             if type(order) is effects.Reply:
@@ -89,13 +103,78 @@ def tell_event(event: Any) -> tuple[str, str, int]:
         return "asked", f"request {event.request}: up to where it may read ({event.level}{at})", 0
     if kind is events.Commanded:
         return "commanded", tell(event.command), 0
-    return kind.__name__.lower(), tell(event), 0
+    if kind is events.SnapshotTaken:
+        return "took a snapshot", tell(event.snapshot), 0
+    if kind in _FROM_STORE:
+        return _FROM_STORE[kind], tell_fields(event), 0
+    return _spaced(kind.__name__).replace("-", " "), tell_fields(event), 0
+
+
+_FROM_STORE: dict[type, str] = {
+    metadata.ShardRead: "read the store",
+    metadata.ShardWritten: "wrote to the store",
+    metadata.WriteRefused: "found the store written by somebody else",
+    metadata.StoreSilent: "heard nothing from the store",
+}
+
+
+def tell_state(replica: Any) -> str:
+    """A replica, or an operator, in one line."""
+    if isinstance(replica, coordinated.Operator):
+        return tell_operator(replica)
+    return str(replica.describe()).replace("commit -1", "commit none")
+
+
+_TASKS = {"Electing": "electing in", "Tending": "tending", "Reshaping": "reshaping"}
+
+
+def tell_operator(operator: coordinated.Operator) -> str:
+    """`operator e4 v9 tending {n1,n2,n3} led by n1`: its epoch, the store's version, what it does with whom."""
+    shard = operator.shard
+    if shard is None:
+        return f"operator e0 v{operator.version} knowing nothing yet"
+    doing = _TASKS.get(type(operator.task).__name__, "waiting:")
+    return f"operator e{shard.epoch} v{operator.version} {doing} {tell_members(shard)}"
+
+
+def tell_shard(shard: Shard) -> str:
+    status = "election in" if shard.status is Status.ELECTION else "steady"
+    return f"e{shard.epoch} {status} {tell_members(shard)}"
+
+
+def tell_members(shard: Shard) -> str:
+    ensemble = ",".join(map(tell, shard.ensemble))
+    leader = f" led by {tell(shard.leader)}" if shard.leader is not None else ""
+    change = f", {tell(shard.reconfiguration)}" if shard.reconfiguration is not None else ""
+    return f"{{{ensemble}}}{leader}{change}"
+
+
+def tell_reconfiguration(change: Reconfiguration) -> str:
+    return f"{tell_change(change)} ({change.phase}{' again' if change.again else ''})"
+
+
+def tell_change(change: Reconfiguration | Reconfigure) -> str:
+    """With incarnations: a node that was wiped is swapped for itself."""
+    old, new = (tell(member) if member is not None else "" for member in (change.old, change.new))
+    said = {Kind.SWAP: f"swap {old} for {new}", Kind.EXPAND: f"add {new}", Kind.CONTRACT: f"remove {old}"}
+    return said[change.kind]
+
+
+def tell_snapshot(snapshot: Snapshot) -> str:
+    standing = tell(snapshot.standing)
+    return f"up to {snapshot.last} {snapshot.size}B" + (f" {standing}" if standing else "")
+
+
+def tell_standing(standing: Standing) -> str:
+    ceiling = f"ceiling {standing.ceiling}" if standing.ceiling else ""
+    membership = str(standing.membership) if standing.membership is not None else ""
+    return " ".join(filter(None, (membership, ceiling)))
 
 
 _EFFECTS: dict[type, Callable[[Any], str]] = {
     effects.Append: lambda effect: f"append {tell_headers(effect.headers)} (order {effect.io})",
     effects.Cut: lambda effect: f"cut to {effect.to} (order {effect.io})",
-    effects.SaveState: lambda effect: f"save {tell(effect.state)} (order {effect.io})",
+    effects.SaveState: lambda effect: f"save {tell_fields(effect.state)} (order {effect.io})",
     effects.Commit: lambda effect: f"commit {effect.offset}",
     effects.Send: lambda effect: "",
     effects.Reply: lambda effect: "",
@@ -110,7 +189,8 @@ def tell_effect(effect: Any) -> str:
 
 def tell_reply(reply: effects.Reply) -> str:
     where = f" at {reply.offset}" if reply.offset >= 0 else ""
-    leader = f", try n{reply.leader}" if reply.leader else ""
+    advice = "led by" if reply.outcome is effects.Outcome.SETTLED else "try"
+    leader = f", {advice} n{reply.leader}" if reply.leader else ""
     why = f" ({reply.why})" if reply.why else ""
     return f"request {reply.request}: {reply.outcome}{where}{leader}{why}"
 
@@ -128,29 +208,36 @@ def tell_span(span: Span) -> str:
     return f"({span.before}, {span.last}]"
 
 
-UNSAID = {"heir": 0, "priority": 1}
+UNSAID = {"heir": 0, "priority": 1, "wants_snapshot": -1}
 """Values that are the usual ones."""
 
 
+_TELLERS: dict[type, Callable[[Any], str]] = {
+    CallOff: lambda thing: f"request {thing.request}: call off",
+    EntryId: lambda thing: str(thing) if thing != NOWHERE else "nothing",
+    Header: str,
+    Member: lambda thing: (
+        f"n{thing.node}" if thing.incarnation == 1 else f"n{thing.node}/{thing.incarnation}"
+    ),
+    Membership: str,
+    MoveLeader: lambda thing: f"request {thing.request}: move the leader",
+    Reconfiguration: tell_reconfiguration,
+    Reconfigure: lambda thing: f"request {thing.request}: {tell_change(thing)}",
+    Shard: tell_shard,
+    Snapshot: tell_snapshot,
+    Span: tell_span,
+    Standing: tell_standing,
+}
+"""Things that have a form of their own."""
+
+
 def tell(thing: Any) -> str:
-    """Any Struct: its name and those of its fields that say something."""
-    if isinstance(thing, EntryId | Header):
-        return str(thing) if thing != NOWHERE else "nothing"
-    if isinstance(thing, Member):
-        return f"n{thing.node}" if thing.incarnation == 1 else f"n{thing.node}/{thing.incarnation}"
-    if isinstance(thing, Span):
-        return tell_span(thing)
-    if isinstance(thing, Membership):
-        return str(thing)
+    """Any value; of a Struct its name and those of its fields that say something."""
+    teller = _TELLERS.get(type(thing))
+    if teller is not None:
+        return teller(thing)
     if isinstance(thing, msgspec.Struct):
-        fields = (
-            (name, getattr(thing, name))
-            for name in thing.__struct_fields__
-            if name not in ("io", "token", "control")
-        )
-        fields = ((name, value) for name, value in fields if UNSAID.get(name) != value)
-        parts = " ".join(f"{name} {tell(value)}" for name, value in fields if says_something(value))
-        return f"{_spaced(type(thing).__name__)} {parts}".strip()
+        return f"{_spaced(type(thing).__name__)} {tell_fields(thing)}".strip()
     if isinstance(thing, tuple):
         if thing and isinstance(thing[0], Header):
             return tell_headers(thing)
@@ -159,7 +246,17 @@ def tell(thing: Any) -> str:
         return "yes"
     if isinstance(thing, float):
         return f"{thing:.6f}"
-    return str(thing)
+    return str(thing) if thing != -1 else "none"
+
+
+def tell_fields(thing: msgspec.Struct) -> str:
+    fields = (
+        (name, getattr(thing, name))
+        for name in thing.__struct_fields__
+        if name not in ("io", "token", "control")
+    )
+    fields = ((name, value) for name, value in fields if UNSAID.get(name) != value)
+    return " ".join(f"{name} {tell(value)}" for name, value in fields if says_something(value))
 
 
 def says_something(value: Any) -> bool:

@@ -111,6 +111,73 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
     return tunables
 
 
+# ---- what may be set instead ----
+
+LEAST: dict[str, int | float] = {
+    "pace_s": 0.05,
+    **dict.fromkeys(("patience_s", "watch_s"), 0.1),
+    "suspect_after_s": 0.01,
+    **dict.fromkeys(("pause_s", "retry_s", "repair_retry_s"), 0.001),
+    **dict.fromkeys(("election_timeout_s", "heartbeat_s", "ping_s", "suspect_s"), 0.001),
+    "store_latency_s": 0.0001,
+    **dict.fromkeys(("partitions_count", "operators_count", "align_bytes", "chunk_bytes"), 1),
+    **dict.fromkeys(("message_bytes_max", "message_entries_max", "uncommitted_entries_max"), 1),
+    **dict.fromkeys(("inflight_bytes_max", "inflight_messages_max"), 1),
+    **dict.fromkeys(("journal_bytes", "marks_bytes"), 4 * KIB),
+}
+"""Below this, time stands still or nothing is ever done; 0 where nothing is said."""
+MOST: dict[str, int] = {
+    "partitions_count": 64,
+    "operators_count": 9,
+    **dict.fromkeys(("clients_count", "readers_count"), 1_000),
+}
+"""Above this, a world does not fit into a machine."""
+
+
+def numbers_of(protocol: str) -> dict[str, int | float]:
+    """The tunables that a run of this protocol has, by name, each with some value that it may have.
+
+    Those of raft are the others', too: their store may be a raft group.
+    """
+    drawn = draw(0)
+    host, oversight = drawn.host, drawn.oversight
+    parts: list[msgspec.Struct] = [drawn, drawn.weather, drawn.disk, drawn.manners]
+    parts += [host.store, host.raft, host.detector]
+    if protocol == "coordinated":
+        parts += [host.coordinated, oversight, oversight.operator]
+    if protocol == "isr":
+        parts += [host.isr, oversight, oversight.controller]
+    found = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def check_overrides(protocol: str, overrides: Mapping[str, Any], *, seed: int) -> None:
+    """Raises ValueError, with a line for a person, for names and numbers that make no world."""
+    numbers = numbers_of(protocol)
+    for name, value in overrides.items():
+        if name not in numbers:
+            raise ValueError(f"{name}: no part of a run of {protocol} has a setting of this name")
+        if isinstance(numbers[name], int) and not isinstance(value, int):
+            raise ValueError(f"{name}: {value} is not a whole number")
+        least, most = LEAST.get(name, 0), 1 if isinstance(numbers[name], bool) else MOST.get(name)
+        if value < least or (most is not None and value > most):
+            bounds = f"between {least} and {most}" if most is not None else f"at least {least}"
+            raise ValueError(f"{name}: {value} is not {bounds}")
+    host = draw(seed, overrides).host
+    for part, shorter, longer in (
+        (host.raft, "heartbeat_s", "election_timeout_s"),
+        (host.detector, "ping_s", "suspect_s"),
+    ):
+        if getattr(part, shorter) >= getattr(part, longer):
+            values = f"{getattr(part, shorter):g} and {getattr(part, longer):g}"
+            raise ValueError(
+                f"{shorter} must be below {longer}; they are {values} in the world of seed {seed}"
+            )
+
+
+# ---- what is drawn ----
+
+
 def draw_raft(rng: Random, pace: float) -> Tuning:
     return Tuning(
         election_timeout_s=pace,

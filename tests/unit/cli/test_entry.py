@@ -38,6 +38,13 @@ def test_every_command_has_help_with_examples(capsys: pytest.CaptureFixture[str]
     assert f"quorate {command}" in page
 
 
+@pytest.mark.parametrize("command", ["sim", "sweep", "mutants"])
+def test_help_has_an_example_of_each_protocol(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert run([command, "--help"]) == 0
+    _, _, examples = capsys.readouterr().out.partition("Examples")
+    assert f"quorate {command} coordinated" in examples
+
+
 def test_help_needs_nothing_of_the_house() -> None:
     """It answers at once because only the parser is imported."""
     code = (

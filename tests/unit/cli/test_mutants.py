@@ -79,6 +79,25 @@ def test_the_list_tells_what_each_does(capsys: pytest.CaptureFixture[str]) -> No
     assert all(mutant["does"] and mutant["origin"] for mutant in found)
 
 
+def test_the_beginning_of_names_lists_those_that_begin_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["mutants", "--list", "--json", "coordinated-"]) == 0
+    found = [mutant["name"] for mutant in json.loads(capsys.readouterr().out)["mutants"]]
+    assert found == [name for name in mutate.names() if name.startswith("coordinated-")]
+    assert run(["mutants", "coordinated-"]) == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in found)
+
+
+@pytest.mark.parametrize("width", ["60", "110"])
+def test_names_are_never_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setattr("quorate.cli.say.PLAIN_WIDTH", int(width))
+    assert run(["mutants", "--list"]) == 0
+    words = capsys.readouterr().out.split()
+    assert [name for name in mutate.names() if name not in words] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

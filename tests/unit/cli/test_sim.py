@@ -14,7 +14,10 @@ import pytest
 
 from quorate.cli import sweep
 from quorate.cli.entry import run
-from quorate.sim.run import Plan, Verdict, Violation
+from quorate.cli.world_options import faults_in_words, in_words, parse_faults
+from quorate.cli.worlds import THROWN, Totals, held
+from quorate.sim.chaos import Toll
+from quorate.sim.run import Plan, Sum, Verdict, Violation
 
 KEYS = [
     "protocol",
@@ -136,5 +139,66 @@ def test_other_worlds_are_not_violated(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_reproduce_command_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = Plan(3, faults=(), learners=1, overrides={"seconds": 0.25}, only=(0, 2), until=0.5)
+    plan = Plan(3, faults=("crash", "pause"), learners=1, overrides={"seconds": 0.25}, only=(0, 2), until=0.5)
     assert run(plan.command().split()[1:]) == 0
+
+
+def test_a_shrunk_plan_of_coordinated_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(3, "coordinated", faults=(), learners=0, overrides={"seconds": 0.25})
+    assert "--learners" not in plan.command()
+    assert run(plan.command().split()[1:]) == 0
+
+
+# ---- what is said of it ----
+
+
+@pytest.mark.parametrize(
+    ("protocol", "faults", "expected"),
+    [
+        ("raft", "all", "every kind of fault"),
+        ("coordinated", "all", "all usual kinds of fault"),
+        ("coordinated", "all,operator", "every kind of fault"),
+        ("coordinated", "crash,operator", "crash, operator"),
+        ("raft", "none", "no faults"),
+    ],
+)
+def test_every_kind_of_fault_is_said_only_where_it_is_so(protocol: str, faults: str, expected: str) -> None:
+    assert faults_in_words(Plan(0, protocol, parse_faults(faults, protocol))) == expected
+
+
+def test_one_is_not_told_as_many() -> None:
+    assert in_words(Plan(7, faults=(), nodes=1), range(7, 8)) == "raft on 1 node, seed 7, under no faults"
+    assert in_words(Plan(0), range(3)) == "raft on 3 nodes, seeds 0 to 2, under every kind of fault"
+    totals = Totals("coordinated")
+    totals.add(Verdict(seed=0, events=1, operators=1))
+    (_, events), *_, (_, operators), (_, worlds) = held(totals)  # and no row of reconfigurations
+    assert events.startswith("event,")
+    assert operators.startswith("life of an operator:")
+    assert worlds.startswith("world healed:")
+
+
+def test_orders_to_change_ensembles_are_told_among_what_was_thrown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for protocol in ("raft", "coordinated"):
+        assert run(["sim", protocol, "--seed", "1", "--faults", "membership", "--set", "seconds=1.5"]) == 0
+        said = capsys.readouterr().out
+        assert "What was thrown at it" in said
+        assert "of an ensemble ordered" in said
+
+
+def test_everything_that_is_thrown_is_told_of() -> None:
+    # What came of changes and transfers is no further thing that was thrown.
+    assert set(THROWN) == set(Toll.__struct_fields__) - {"changes_settled", "transfers_settled"}
+
+
+def test_coordinated_has_operators_and_reconfigurations_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", "coordinated", "--seed", "0", "--json", *CALM]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == [*KEYS[:-1], "operators", "reconfigurations", "violations"]
+    assert found["operators"] == 1
+
+
+def test_every_key_of_the_json_object_is_documented() -> None:
+    page = Path("docs/SIMULATOR.md").read_text(encoding="utf-8")
+    assert [name for name in Sum.__struct_fields__ if f"| `{name}` |" not in page] == []

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from quorate.cli.entry import run
+from quorate.sim.run import Plan, faults_count
+from quorate.sim.tunables import LEAST, numbers_of
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -37,10 +39,23 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["sim", "raft", "--seed", "7", "--trace", "--json"], "give --trace a file"),
         (["sim", "raft", "--faults", "netwrok"], "did you mean 'network'?"),
         (["sim", "raft", "--faults", ","], "--faults names nothing"),
+        (["sim", "raft", "--faults", "all,none"], "none and all contradict each other"),
+        (["sim", "raft", "--faults", "operator"], "raft has no operators; only coordinated has"),
+        (["sim", "isr"], "isr and confirm are to come; there are: raft, coordinated"),
+        (["sweep", "confirm", "--seeds", "0:3"], "isr and confirm are to come"),
+        (["sim", "coordinated", "--learners", "1"], "coordinated has no learners; only raft has"),
+        (["sim", "raft", "--seed", "x"], "--seed 'x' is no seed; write one number"),
+        (["sim", "raft", "--seed", "9" * 19], "a seed has at most 18 digits"),
         (["sim", "raft", "--only", "first"], "--only 'first'"),
+        (["sim", "raft", "--seed", "3", "--faults", "none", "--only", "0"], "this world has no faults"),
         (["sim", "raft", "--set", "partitions_count"], "NAME=NUMBER"),
         (["sim", "raft", "--set", "partitions_count=two"], "'two' is no number"),
         (["sim", "raft", "--set", "colour=2"], "'colour'"),
+        (["sim", "raft", "--set", "watch_s=2"], "raft has no such setting, only coordinated has"),
+        (["sim", "raft", "--set", "partitions_count=0"], "partitions_count: 0 is not between 1 and 64"),
+        (["sim", "raft", "--set", "heartbeat_s=9"], "heartbeat_s must be below election_timeout_s"),
+        (["sim", "coordinated", "--set", "operators_count=0"], "operators_count: 0 is not between 1 and 9"),
+        (["sim", "coordinated", "--set", "whole=2"], "whole: 2 is not between 0 and 1"),
         (["topic", "add", "events"], "missing option '--node'"),
         (["topic", "add", "events", "--node", "1,x"], "--node '1,x': write a node's number"),
         (["topic", "add", "events", "--node", "9" * 19], "write a node's number"),
@@ -59,6 +74,35 @@ def test_one_line_says_what_is_wrong(
     capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
     assert expected in complaint(capsys, *arguments)
+
+
+@pytest.mark.parametrize("name", [name for name in LEAST if name.endswith("_s")])
+def test_a_time_that_would_stand_still_is_refused_with_its_bound(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    for protocol in ("raft", "coordinated"):
+        if name in numbers_of(protocol):
+            said = complaint(capsys, "sim", protocol, "--seed", "1", "--set", f"{name}=0")
+            assert f"{name}: 0 is not at least {LEAST[name]}" in said
+
+
+def test_the_faults_of_another_protocol_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert complaint(capsys, "sim", "raft", "--faults", "bogus").endswith("wipe, membership\n")
+    assert complaint(capsys, "sim", "coordinated", "--faults", "bogus").endswith("membership, operator\n")
+
+
+def test_the_settings_of_another_protocol_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "operators_count" not in complaint(capsys, "sim", "raft", "--set", "colour=2")
+    assert "operators_count" in complaint(capsys, "sim", "coordinated", "--set", "colour=2")
+
+
+def test_faults_beyond_the_schedule_are_refused_with_its_range(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(3, faults=("crash",))
+    last = faults_count(plan) - 1
+    words = ("sim", "raft", "--seed", "3", "--faults", "crash", "--set", "seconds=0.5", "--only")
+    said = complaint(capsys, *words, f"0,{last + 1}")
+    assert f"--only {last + 1}: this world's schedule goes from 0 to {last}" in said
+    assert run([*words, str(last)]) == 0
 
 
 def test_a_picture_of_another_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

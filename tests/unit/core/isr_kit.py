@@ -229,7 +229,7 @@ class Desk(Office):
         return ordered
 
 
-def at_work(stored: isr.PartitionState | None = None, **more: Any) -> Desk:
+def at_work(stored: isr.PartitionState | Store | None = None, **more: Any) -> Desk:
     """A controller that has told everybody what is stored, and been answered."""
     desk = Desk(stored if stored is not None else state(), **more)
     desk.start()
@@ -238,7 +238,7 @@ def at_work(stored: isr.PartitionState | None = None, **more: Any) -> Desk:
     return desk
 
 
-def written(ordered: list[Effect]) -> list[isr.PartitionState]:
+def written(ordered: list[Any]) -> list[isr.PartitionState]:
     return [effect.shard for effect in ordered if type(effect) is metadata.WriteShard]
 
 

@@ -14,7 +14,6 @@ from quorate.core.coordinated.messages import (
     AddEntryResponse,
     BecomeLeaderRequest,
     BecomeLeaderResponse,
-    ChunkResponse,
     PrepareReconfigurationRequest,
     PrepareReconfigurationResponse,
     SnapshotRequest,
@@ -25,6 +24,7 @@ from quorate.core.coordinated.messages import (
 from quorate.core.effects import Outcome
 from quorate.core.entry import NOWHERE, Header, Member, Snapshot, Span
 from quorate.core.events import ReadLevel
+from quorate.core.fetching import ChunkResponse
 from tests.unit.core.coordinated_kit import (
     N1,
     N2,

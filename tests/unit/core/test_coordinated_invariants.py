@@ -142,12 +142,6 @@ def test_an_election_that_forgets_what_may_have_grown(town: Town) -> None:
     expect("ensemble-unapplied", lambda: store(town, electing(3)))
 
 
-def test_what_is_not_over_is_told(town: Town) -> None:
-    assert town.room.operators.unfinished() == []
-    store(town, steady(2, change=expand(N4)))
-    assert town.room.operators.unfinished() == ["p0 e2 steady {n1,n2,n3} led by n1, add n4 (prepare)"]
-
-
 # ---- what operators say ----
 
 
@@ -261,46 +255,10 @@ def test_what_is_settled_with_the_one_that_is_to_go(town: Town) -> None:
     expect("settled-minority", lambda: leader.tell(events.TimePassed()))
 
 
-@pytest.mark.behaviour("OX-23", "OX-24")
-def test_what_is_settled_by_a_follower_first_or_out_of_an_earlier_epoch(town: Town) -> None:
+@pytest.mark.behaviour("OX-23")
+def test_what_is_settled_by_a_follower_first(town: Town) -> None:
     town.down = {2, 3}
     propose(town.leader(), 2)
     town.nodes[2].receive(N1, AddEntryRequest(1, at("1-1"), -1, tuple(town.leader().replica.log.window[-1:])))
     town.nodes[2].replica.commit = 2
     expect("settled-by-follower", lambda: town.nodes[2].tell(events.Suspected(1)))
-
-
-@pytest.mark.behaviour("OX-3")
-def test_what_is_settled_behind_the_back_of_a_later_leader(town: Town) -> None:
-    """As if the fencing of R2 and R3 had let the leader of before go on."""
-    town.down = {1}
-    town.desk.tell(events.Suspected(1))
-    town.settle()
-    assert town.leader().replica.me in (N2, N3)
-    entry = EntryId(1, 2)
-    shadow = town.invariants.shadows[1, 0]
-    expect(
-        "no-loss-of-confirmed-write",
-        lambda: town.room._known_to_successors(town.invariants, shadow, entry),
-    )
-
-
-def test_a_member_whose_settled_log_is_not_the_stored_leaders(town: Town) -> None:
-    shadow = town.invariants.shadows[2, 0]
-    assert shadow.commit == 1
-    shadow.replica.log = _Diverged(shadow.replica.log)
-    expect("no-log-divergence", lambda: town.room.no_log_divergence(town.invariants, shadow))
-
-
-class _Diverged:
-    """A log whose entries are of another epoch."""
-
-    def __init__(self, log: Any) -> None:
-        self.base = log.base
-        self.head = log.head
-
-    def span_at(self, offset: int) -> None:
-        return None
-
-    def epoch_at(self, offset: int) -> int:
-        return 7

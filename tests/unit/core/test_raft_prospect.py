@@ -213,7 +213,7 @@ def test_a_leader_is_not_gone_and_makes_itself_heard() -> None:
     bench.now += 0.1
     for member in (N2, N3):
         flushed(bench, member, 1)
-    before = bench.replica.role.cursors[3]  # type: ignore[attr-defined]
+    before = bench.replica.role.cursors[3]
     before.beats = 50
     assert sent(bench.receive(N3, GoneRequest(2, at("2-1"), 1)), N3)[-1] == GoneResponse(2, 1, False)
     assert before.beats == 0, "it is tried with every heartbeat again"
@@ -240,10 +240,24 @@ def test_at_rest_the_leader_counts_as_heard_until_its_node_is_suspected() -> Non
     bench.receive(N1, AppendEntries(1, at("1-0"), 0, quiet=True))
     assert bench.replica.deadline() is None
     bench.now += 100
-    assert sent(bench.receive(N3, GoneRequest(1, at("1-0"), 1))) == [GoneResponse(1, 1, False)]
     assert bench.receive(N3, VoteRequest(2, at("1-0"))) == []
     bench.tell(events.Suspected(1))
     assert sent(bench.receive(N3, GoneRequest(1, at("1-0"), 2))) == [GoneResponse(1, 2, True)]
+
+
+@pytest.mark.behaviour("YB-16")
+def test_a_resting_voter_that_is_asked_lets_the_leader_speak_or_vouches_no_longer() -> None:
+    """What put it to rest was late, perhaps: its leader was wiped, and no failure detector would say so again."""
+    bench = following()
+    bench.receive(N1, AppendEntries(1, at("1-0"), 0, quiet=True))
+    bench.now += 100
+    to_leader, to_asker = sent(bench.receive(N3, GoneRequest(1, at("1-0"), 1)))
+    assert (to_leader.quiet, to_asker) == (False, GoneResponse(1, 1, False))
+    assert bench.replica.deadline() is not None
+    bench.now += TUNING.election_timeout_s / 2
+    assert sent(bench.receive(N3, GoneRequest(1, at("1-0"), 2))) == [GoneResponse(1, 2, False)]
+    bench.now += TUNING.election_timeout_s
+    assert sent(bench.receive(N3, GoneRequest(1, at("1-0"), 3))) == [GoneResponse(1, 3, True)]
 
 
 @pytest.mark.behaviour("YB-16")

@@ -17,7 +17,7 @@ from quorate.host import Parcel, Ping
 from quorate.node.codec import Hello, Refused, Welcome, decode_greeting, decode_parcel, encode_greeting
 from quorate.node.config import Address
 from quorate.node.letters import LETTER_BYTES_MAX, Letters
-from quorate.node.peers import OUTBOUND_BYTES_MAX, RECONNECT_FIRST_S, Peers
+from quorate.node.peers import OUTBOUND_BYTES_MAX, Peers
 from quorate.node.porch import Porch
 from quorate.storage.disk import Buffer
 
@@ -252,8 +252,14 @@ def test_a_forgotten_peer_is_not_tried_any_more_until_it_is_known_again() -> Non
         assert peers.known == peers.connected == ()
         said.clear()
         peers.send(2, ping(1))
-        await asyncio.sleep(4 * RECONNECT_FIRST_S)
-        assert said == []
+
+        def attempts_count(to: int) -> int:
+            return sum(each.hello is not None and each.hello.to == to for each in made)
+
+        peers.know(9, address)  # It is not there, either: what answers is node 2.
+        await until(lambda: attempts_count(9) >= 3)  # The pauses before were longer than node 2's first.
+        assert attempts_count(2) == 1
+        assert not any(line.startswith("peer 2 ") for line in said)
         peers.know(2, address)
         await until(lambda: peers.connected == (2,))
 

@@ -68,7 +68,7 @@ class Bench:
             )
         else:
             self.store = MemoryStore(self.world, LATENCY_S)
-            self.store.on_written = self._wrote(room)
+        self.store.on_written = self._wrote(room if not whole else None)
         self.operators = Operators(self.world, self.store)
         if not whole:
             self.operators.on_step = partial(room.operated, self.invariants)
@@ -78,9 +78,10 @@ class Bench:
         for number in self.world.nodes:
             self.world.start(number)
 
-    def _wrote(self, room: CoordinatedInvariants) -> Callable[[int, int, Shard], None]:
+    def _wrote(self, room: CoordinatedInvariants | None) -> Callable[[int, int, Shard], None]:
         def wrote(shard: int, version: int, content: Shard) -> None:
-            room.wrote(self.invariants, shard, version, content)
+            if room is not None:
+                room.wrote(self.invariants, shard, version, content)
             self.operators.history[shard].append(content)
             self.written.append((version, content))
 

@@ -420,7 +420,11 @@ def test_a_step_is_one_moment_with_its_cause_and_effects() -> None:
     ("line", "state"),
     [
         ("n2 leader e7 log 3..19 commit 17", State("leader", 7, 3, 19, 17)),
-        ("n2 follower e7 log empty commit -1 quiet", State("follower", 7, 0, -1, -1)),
+        ("n2 follower e7 log empty commit none quiet", State("follower", 7, 0, -1, -1)),
+        (
+            "operator e4 v9 tending {n1,n2} led by n1, add n3 (prepare)",
+            State("operator", 4, notes="tending {n1,n2} led by n1, add n3 (prepare)"),
+        ),
         ("n2 learner e7 log empty after 3-17 commit 17", State("learner", 7, 18, 17, 17)),
         (
             "n1 follower e2 log 0..9 faulty 4..5 commit 3 owes 2-11",
@@ -442,10 +446,12 @@ def test_a_replicas_line_is_taken_apart(line: str, state: State) -> None:
         ("vote-response epoch 7", "vote-response refused epoch 7"),
         ("vote-response epoch 7 granted yes", "vote-response epoch 7 granted yes"),
         ("snapshot-response epoch 7 at 3", "snapshot-response epoch 7 at 3"),
-        ("append-response epoch 1 accepted yes wants_snapshot -1", "append-response epoch 1 accepted yes"),
+        ("gone-response epoch 4 asked 29 gone yes", "gone-response epoch 4 asked 29 gone yes"),
+        ("gone-response epoch 4 asked 29", "gone-response refused epoch 4 asked 29"),
+        ("chunk-response epoch 2 snapshot up to 1-1 at 0", "chunk-response epoch 2 snapshot up to 1-1 at 0"),
     ],
 )
-def test_a_refusal_is_named_and_an_empty_field_is_not(text: str, told: str) -> None:
+def test_a_refusal_is_named_and_an_answer_without_a_yes_is_none(text: str, told: str) -> None:
     assert plain(Happening(0, 1, "sent", 0, text)) == told
 
 

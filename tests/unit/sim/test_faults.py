@@ -6,7 +6,17 @@ import msgspec
 import pytest
 
 from quorate.sim.chance import stream
-from quorate.sim.faults import LEADER, PROFILES, Place, around, parse_profiles, schedule, shape, takes_part
+from quorate.sim.faults import (
+    LEADER,
+    PROFILES,
+    Place,
+    around,
+    parse_profiles,
+    profiles_of,
+    schedule,
+    shape,
+    takes_part,
+)
 
 PLACE = Place(nodes=(1, 2, 3), unlucky=(2,), pace=0.1, ends=5.0)
 EVERYTHING = tuple(name for name in PROFILES if name != "operator")
@@ -98,6 +108,11 @@ def test_commands_go_mostly_to_whoever_leads() -> None:
     nodes = [fault.nodes for seed in range(30) for fault in schedule(seed, ("membership",), PLACE)]
     assert nodes.count((LEADER,)) > len(nodes) / 2
     assert nodes.count((LEADER,)) < len(nodes)
+
+
+def test_only_protocols_with_operators_have_their_profile() -> None:
+    assert profiles_of("raft") == EVERYTHING
+    assert profiles_of("coordinated") == tuple(PROFILES)
 
 
 def test_unknown_profile_is_named_beside_the_known_ones() -> None:

@@ -26,7 +26,6 @@ class Whole(Bench):
     def __init__(self) -> None:
         super().__init__(whole=True, watched=False)
         self.heard: list[Any] = []
-        self.store.on_written = lambda shard, version, content: self.written.append((version, content))
         self.until(lambda: bool(self.world.leaders(1)))
 
     def ask(self, request: ReadShard | WriteShard) -> Any:
@@ -72,3 +71,23 @@ def test_operators_elect_through_the_group(bench: Whole) -> None:
     stored = bench.elect()
     assert stored.leader is not None
     assert bench.world.leaders(0) == [stored.leader.node]
+
+
+@pytest.mark.behaviour("OX-3")
+def test_write_that_was_done_is_never_refused_though_others_have_written_since(bench: Whole) -> None:
+    unsure = []
+    for version in range(0, 40, 2):
+        contents = [Shard(version + more, Status.ELECTION, (Member(1, 1),)) for more in range(2)]
+        bench.heard.clear()
+        for more, content in enumerate(
+            contents
+        ):  # The second one knows of the first one as soon as it is done.
+            bench.store.ask(101 + more, 0, WriteShard(more, version + more, content), bench.heard.append)
+        bench.until(lambda: len(bench.heard) == 2)
+        done = [content for _, content in bench.written]
+        for answer in bench.heard:
+            assert type(answer) is not WriteRefused or contents[answer.token] not in done
+            unsure += [answer] if type(answer) is StoreSilent and contents[answer.token] in done else []
+        while len(bench.written) < version + 2:  # The second one was too early: once more.
+            bench.ask(WriteShard(9, len(bench.written), contents[1]))
+    assert unsure, "it never came to that"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from quorate.core.coordinated import Status
+from quorate.core.coordinated.metadata import ReadShard, WriteRefused, WriteShard
 from quorate.core.coordinated.orders import MoveLeader
 from quorate.core.effects import Outcome, Reply
 from quorate.sim.faults import ANY_OPERATOR, Fault
+from quorate.sim.store import Answer
 from tests.unit.sim.operator_bench import Bench
 
 
@@ -69,17 +73,40 @@ def test_operator_that_stands_still_does_nothing_until_it_goes_on(bench: Bench) 
 
 
 @pytest.mark.behaviour("OX-3")
-def test_operator_of_the_past_writes_nothing_when_it_comes_back(bench: Bench) -> None:
+def test_operator_of_the_past_writes_nothing_when_it_comes_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wants to elect, out of what it last read; another one has elected meanwhile."""
     bench.elect()
+    bench.run(1.0)
     bench.operators.pause(101, 2.0)
     leader = bench.world.leaders(0)[0]
     bench.operators.suspect(101, 0, leader)
     bench.operators.suspect(102, 0, leader)
     bench.run(1.5)
     assert bench.is_steady()
-    versions = [version for version, _ in bench.written]
+    before = bench.written.copy()
+    asked: list[WriteShard] = []
+    heard: list[Any] = []
+    ask = bench.store.ask
+
+    def overheard(operator: int, shard: int, request: ReadShard | WriteShard, answer: Answer) -> None:
+        def answered(event: Any) -> None:
+            heard.append(event)
+            answer(event)
+
+        if operator == 101 and isinstance(request, WriteShard):
+            asked.append(request)
+            ask(operator, shard, request, answered)
+        else:
+            ask(operator, shard, request, answer)
+
+    monkeypatch.setattr(bench.store, "ask", overheard)
     bench.run(2.0)
-    assert versions == list(range(1, len(versions) + 1))
+    assert asked, "it never tried"
+    assert asked[0].version < len(before)
+    assert heard == [WriteRefused(asked[0].token)]
+    assert bench.written == before
     assert bench.is_steady()
 
 

@@ -67,7 +67,7 @@ class Electing:
             if message.leads:
                 self._lead()
             else:
-                self._operator.elect()
+                self._operator.elect(avoid=self._avoid)
 
     def suspected(self, node: int) -> None:
         if self._chosen is not None and self._chosen.node == node:
@@ -76,7 +76,7 @@ class Electing:
     def gave_up(self) -> None:
         """Somebody who answered is better than nobody; but a chosen leader that does not answer leads nothing."""
         if self._chosen is not None:
-            self._operator.elect()
+            self._operator.elect(avoid=self._avoid)
             return
         self._is_patient = False
         self._choose()
@@ -116,7 +116,7 @@ class Electing:
         }
         ensembles = [self._shard.ensemble, self._shard.final_ensemble]
         change = self._shard.reconfiguration
-        if change is not None and change.new is None:  # A leader may have applied it, and settled with fewer.
+        if change is not None and change.again:  # A leader may have applied it, and settled with fewer.
             ensembles.append(change.applied_to(self._shard.ensemble))
         elif change is not None and change.new in self._shard.ensemble:  # Fewer have settled before it came.
             ensembles.append(tuple(member for member in self._shard.ensemble if member != change.new))

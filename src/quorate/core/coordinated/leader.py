@@ -138,9 +138,8 @@ class Leader(Leading, Role):
         if cursor.phase is Phase.SEARCHING:
             question = self._questions[cursor.node]
             if isinstance(question, TruncateRequest):
-                self._truncate(
-                    cursor, question.head
-                )  # By what we know now: our log may begin above that head.
+                # By what we know now: our log may begin above that head.
+                self._truncate(cursor, question.head)
             else:
                 self.replica.send(cursor.node, question)
         elif cursor.phase is Phase.STREAMING:
@@ -293,6 +292,7 @@ class Leader(Leading, Role):
         replica = self.replica
         replica.enter_epoch(epoch)
         replica.leader = replica.me.node
+        self.entered_at = replica.now  # Reads that wait for this epoch's first entry wait from now on.
         self.begin_epoch()
         for node, question in list(self._questions.items()):  # Whoever has one open is asked in this epoch.
             cursor = self.cursors[node]

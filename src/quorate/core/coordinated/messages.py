@@ -1,4 +1,4 @@
-"""What the operator and the nodes say to each other, each its own type, in the directions of the document (OX-36).
+"""What the operator and the nodes say to each other, each its own type (OX-36).
 
 Every message carries an epoch. The envelope names the partition, the sender with its incarnation, and the format
 version; a node answers whoever asked. To the document's sixteen come: calling a reconfiguration off, fetching a
@@ -95,8 +95,7 @@ class SnapshotRequest(msgspec.Struct, frozen=True, gc=False, tag="snapshot?"):
     what this manifest says. Its chunks are to be fetched from `source`."""
 
     epoch: int
-    snapshot: Snapshot | None
-    """None: nothing was settled yet."""
+    snapshot: Snapshot
     source: Member
 
 
@@ -154,7 +153,7 @@ class PrepareReconfigurationResponse(msgspec.Struct, frozen=True, gc=False, tag=
     prepared: bool
     snapshot: Snapshot | None = None
     ready: bool = True
-    """Not yet: the epoch is adopted, and the snapshot is being taken."""
+    """Not yet: the epoch is adopted, and a snapshot is being taken, or those who stay do not have everything."""
 
 
 class CommitReconfigurationRequest(msgspec.Struct, frozen=True, gc=False, tag="commit?"):

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from quorate.core import events
+from quorate.core.coordinated.answering import judge
 from quorate.core.coordinated.electing import Electing
 from quorate.core.coordinated.orders import CallOff, MoveLeader, Order, Reconfigure
 from quorate.core.coordinated.reshaping import Reshaping
@@ -26,7 +27,7 @@ from quorate.core.coordinated.shard import Kind, Phase, Reconfiguration, Shard, 
 from quorate.core.coordinated.tending import Tending
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member
-from quorate.core.overseeing import STORE_HANDLERS, Overseer
+from quorate.core.overseeing import STORE_HANDLERS, Given, Overseer, Verdict
 
 
 class OperatorTuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
@@ -74,14 +75,11 @@ class Idle:
 class Operator(Overseer):
     tuning: OperatorTuning
     shard: Shard | None
-    _orders: list[tuple[Order, int]]
 
     def __init__(self, tuning: OperatorTuning, rng: Random, birth: Shard | None = None) -> None:
         """`birth`: what to begin a shard with of which the store knows nothing."""
         super().__init__(tuning, rng)
         self.task: Task = Idle()
-        self.elections_count = 0
-        self.reconfigurations_count = 0
         self._birth = birth
         self._take_over_at = 0.0
         """Until then whoever has left the shard in the middle of something may go on with it."""
@@ -113,7 +111,6 @@ class Operator(Overseer):
             if self._birth is not None:
                 self.write(self._birth, self.elect)
             return
-        self._judge_orders()
         half_done = self.shard.status is Status.ELECTION or self.shard.reconfiguration is not None
         if half_done and before and before != self.version:
             # Somebody is at it. If they get on, this version will not be the newest for long.
@@ -148,7 +145,6 @@ class Operator(Overseer):
         """Let the next epoch begin: first in the store, then anywhere else (OX-5)."""
         shard = self.shard
         assert shard is not None
-        self.elections_count += 1
         change = shard.reconfiguration
         if change is not None and change.phase in (Phase.PREPARE, Phase.ABORT) and not change.again:
             change = None  # Nobody counts otherwise yet: as if it had not begun (OX-28).
@@ -169,7 +165,6 @@ class Operator(Overseer):
         assert shard is not None
         assert shard.status is Status.STEADY
         assert change.old != shard.leader, "a leader is moved first (OX-31)"
-        self.reconfigurations_count += 1
         change = msgspec.structs.replace(change, phase=Phase.PREPARE)
         following = Shard(shard.epoch + 1, Status.STEADY, shard.ensemble, shard.leader, change)
         self.write(following, lambda: self.begin(Reshaping(self)))
@@ -188,7 +183,7 @@ class Operator(Overseer):
         if self.shard is None or self._writing is not None:
             return  # Whatever it says will be asked for again.
         if event.message.epoch > self.shard.epoch:
-            if not self.is_waiting_for_store:
+            if self._is_informed:
                 self.look()  # Another operator has been at work.
             return
         if event.message.epoch == self.shard.epoch:
@@ -221,13 +216,16 @@ class Operator(Overseer):
             return
         shard = self.shard
         assert shard is not None
-        self._orders.append((order, shard.epoch))
+        given = Given(order, before=shard)
+        self._orders.append(given)
         change = shard.reconfiguration
         if isinstance(order, MoveLeader):
             self.elect(avoid=shard.leader)
         elif isinstance(order, CallOff):
             assert change is not None
-            if change.phase is not Phase.ABORT:  # Else that is under way, and serves this order, too.
+            if change.phase is Phase.ABORT:
+                given.is_begun = True  # That serves this order, too.
+            else:
                 self.call_off()
         else:
             change = Reconfiguration(order.kind, Phase.WANTED, order.old, order.new)
@@ -241,11 +239,11 @@ class Operator(Overseer):
     def _why_not(self, order: Order) -> str:
         """Why this cannot be begun now (OX-26); empty if it can."""
         shard = self.shard
-        if shard is None or self.is_waiting_for_store:
+        if shard is None or not self._is_informed:
             return "the metadata store has not answered yet"
         change = shard.reconfiguration
         if isinstance(order, CallOff):
-            if change is None or change.phase is Phase.COMMIT or change.again:
+            if change is None or change.phase is Phase.COMMIT or (change.again and not self._may_forget):
                 return "nothing is under way that could still be called off"
             return "" if shard.status is Status.STEADY else "an election is under way"
         if shard.status is not Status.STEADY:
@@ -271,6 +269,12 @@ class Operator(Overseer):
             return "nobody else could lead; add a node first"
         return ""
 
+    @property
+    def _may_forget(self) -> bool:
+        """Of a contraction that is tried again: a leader prepares it only when it has settled something with all of
+        them, and with that whatever fewer had settled."""
+        return isinstance(self.task, Reshaping) and self.task.has_adopted
+
     def call_off(self) -> None:
         """What is wanted or being prepared is not to be; the leader hears of it."""
         shard = self.shard
@@ -278,11 +282,11 @@ class Operator(Overseer):
         change = shard.reconfiguration
         assert change is not None
         assert change.phase in (Phase.WANTED, Phase.PREPARE)
-        assert not change.again
+        assert not change.again or self._may_forget
         if change.phase is Phase.WANTED:
             self.write(msgspec.structs.replace(shard, reconfiguration=None), self.settled)
             return
-        change = msgspec.structs.replace(change, phase=Phase.ABORT)
+        change = msgspec.structs.replace(change, phase=Phase.ABORT, again=False)
         aborted = msgspec.structs.replace(shard, reconfiguration=change)
         self.write(aborted, lambda: self.begin(Reshaping(self)))
 
@@ -291,28 +295,9 @@ class Operator(Overseer):
         self._judge_orders()
         self.go_on()
 
-    def _judge_orders(self) -> None:
-        """Whether what was ordered has happened, or can no longer happen."""
-        for order, epoch in self._orders.copy():
-            self._judge(order, epoch)
-
-    def _judge(self, order: Order, epoch: int) -> None:
-        shard = self.shard
-        assert shard is not None
-        change = shard.reconfiguration
-        if isinstance(order, MoveLeader):
-            if shard.status is Status.STEADY:
-                self._end(order, Outcome.SETTLED if shard.epoch > epoch else Outcome.TIMED_OUT)
-        elif isinstance(order, CallOff):
-            if change is None or change.phase is Phase.COMMIT:
-                self._end(order, Outcome.SETTLED if change is None else Outcome.TIMED_OUT)
-        else:
-            is_in = order.new is None or order.new in shard.ensemble
-            is_out = order.old is None or order.old not in shard.ensemble
-            if is_in and is_out:
-                self._end(order, Outcome.SETTLED)
-            elif change is None or (change.old, change.new) != (order.old, order.new):
-                self._end(order, Outcome.TIMED_OUT, "it was dropped; nothing has changed")
+    def judge(self, given: Given, *, has_seen_all: bool) -> Verdict | None:
+        assert self.shard is not None
+        return judge(given, self.shard, has_seen_all=has_seen_all)
 
 
 Operator.handlers = STORE_HANDLERS | {

@@ -13,10 +13,14 @@
 | chosen-twice | one leader is chosen an epoch | OX-8 |
 | chosen-outsider | leader and followers come from the final ensemble | OX-20 |
 | chosen-lower | the highest of the heads that were answered is chosen | OX-8, OX-10, OX-17 |
-| fenced-minority | whoever chooses has heard so many that they meet every majority of before | OX-8 |
+| fenced-minority | those who are fenced when a leader is chosen meet every majority of before | OX-8, OX-19 |
 
-Both of the specification's liveness properties are looked at when everything has healed: `unfinished` is
-EventuallyReconfigurationCompletes; EventuallyAllValuesCommitted is that fresh proposals settle (sim/healing.py).
+Both of the specification's liveness properties are looked at when everything has healed (sim/healing.py):
+
+| property | says | source |
+| --- | --- | --- |
+| eventually-all-values-committed | what is proposed is settled | TLA+ EventuallyAllValuesCommitted |
+| eventually-reconfiguration-completes | none stays in the store | TLA+ EventuallyReconfigurationCompletes |
 """
 
 from __future__ import annotations
@@ -56,8 +60,8 @@ class OperatorInvariants:
         """By partition: the newest version, and what it says."""
         self._history: dict[tuple[int, int], list[Shard]] = {}
         """By partition and epoch: all that was stored."""
-        self._fenced: dict[tuple[int, int], dict[tuple[int, EntryId], bool]] = {}
-        """By partition and epoch: nodes that said they were fenced, with each head; and whether it is damaged."""
+        self._fenced: dict[tuple[int, int], dict[tuple[Member, EntryId], bool]] = {}
+        """By partition and epoch: who said to be fenced, with each head; and whether it is damaged."""
         self._done: set[tuple[int, int]] = set()
         """Partitions and epochs in which a leader said that a change is done."""
         self._ordered: dict[type, Callable[[int, str, int, Any], None]] = {
@@ -73,13 +77,6 @@ class OperatorInvariants:
         """The newest."""
         return self._stored[partition][1] if partition in self._stored else None
 
-    def unfinished(self) -> list[str]:
-        return [
-            f"p{partition} {shard}"
-            for partition, (_, shard) in sorted(self._stored.items())
-            if shard.status is Status.ELECTION or shard.reconfiguration is not None
-        ]
-
     # --- what nodes say ---
 
     def sent_by_node(self, shadow: Any, effect: Send) -> None:
@@ -90,7 +87,8 @@ class OperatorInvariants:
         place = (shadow.partition, getattr(message, "epoch", 0))
         if kind is FenceResponse:
             heads = self._fenced.setdefault(place, {})
-            heads[shadow.node, message.head] = message.faulty or heads.get((shadow.node, message.head), False)
+            fenced = (shadow.replica.me, message.head)
+            heads[fenced] = message.faulty or heads.get(fenced, False)
         elif kind is CommitReconfigurationResponse and message.done:
             self._done.add(place)
 
@@ -131,12 +129,14 @@ class OperatorInvariants:
         self, partition: int, who: str, leader: Member, message: BecomeLeaderRequest, shard: Shard
     ) -> None:
         fenced = self._fenced.get((partition, message.epoch), {})
-        nodes = {node for node, _ in fenced}
-        if 2 * sum(member.node in nodes for member in shard.ensemble) < len(shard.ensemble):
-            raise Violated("fenced-minority", f"{who} chose n{leader.node}; fenced: {sorted(nodes)}; {shard}")
-        mine = max((head for node, head in fenced if node == leader.node), default=None)
+        members = {member for member, _ in fenced}
+        for ensemble in may_have_counted(shard):
+            if 2 * sum(member in members for member in ensemble) < len(ensemble):
+                said = f"fenced: {names(sorted(members))} of {names(ensemble)}"
+                raise Violated("fenced-minority", f"{who} chose n{leader.node}; {said}; {shard}")
+        mine = max((head for member, head in fenced if member == leader), default=None)
         for member, head in message.followers:
-            damaged = fenced.get((member.node, head))
+            damaged = fenced.get((member, head))
             if mine is None or damaged is None or (head > mine and not damaged):
                 raise Violated(
                     "chosen-lower", f"{who} chose n{leader.node} at {mine}; n{member.node} is at {head}"
@@ -294,3 +294,12 @@ def final_ensemble(shard: Shard) -> tuple[Member, ...]:
     if change is None or change.phase is not Phase.COMMIT or change.kind is Kind.CONTRACT:
         return shard.ensemble
     return applied(change, shard.ensemble)
+
+
+def may_have_counted(shard: Shard) -> list[tuple[Member, ...]]:
+    """The ensembles that leaders of earlier epochs may have settled something with."""
+    change = shard.reconfiguration
+    if change is None or not (change.phase is Phase.COMMIT or change.again):
+        return [shard.ensemble]
+    before = tuple(member for member in shard.ensemble if member != change.new)
+    return [shard.ensemble, before, applied(change, shard.ensemble)]

@@ -31,7 +31,7 @@ class Reconfiguring:
         self._settled_before = -1
         """What was settled when it was prepared: the new node must have all of it before anybody counts on it."""
         self._asker = 0
-        """The operator that waits for a snapshot."""
+        """The operator that waits to hear that everything is prepared."""
         self.inactive: Member | None = None
         """Still in the ensemble, and not counted."""
 
@@ -49,34 +49,37 @@ class Reconfiguring:
             return
         self._asker = operator.node
         self.go_on()
-        if (
-            self._asker and not is_new
-        ):  # It takes its time. But the epoch is adopted, and others can be gathered.
-            replica.send_when_saved(
-                self._asker, PrepareReconfigurationResponse(replica.epoch, True, ready=False)
-            )
+        if self._asker and not is_new:
+            # It takes its time. But the epoch is adopted, and others can be gathered.
+            response = PrepareReconfigurationResponse(replica.epoch, prepared=True, ready=False)
+            replica.send_when_saved(self._asker, response)
 
     def _prepare(self, epoch: int, change: Reconfiguration) -> None:
         leader = self._leader
         assert change.old != leader.replica.me, "a leader is moved first (OX-31)"
         self._change, self._is_done = change, False
         self._settled_before = leader.replica.commit
+        assert self._settled_before >= 0
         if change.old is not None:
             leader.detach(change.old)  # Its acknowledgements stop counting here (D12).
             self.inactive = change.old
         leader.adopt(epoch)
 
     def go_on(self) -> None:
-        """Answer as soon as there is a snapshot that has everything the new node must have."""
+        """Answer if there is a snapshot that has everything the new node must have, or those who stay have all that
+        is settled: here it can still be called off, and in COMMIT no more."""
         replica = self._leader.replica
         if not self._asker or self._change is None:
             return
-        snapshot = replica.snapshot
-        if self._change.new is None or self._settled_before < 0:
+        if self._change.new is None:
             snapshot = None
-        elif snapshot is None or snapshot.last.offset < self._settled_before:
-            replica.take_snapshot()
-            return
+            if not self._has_all(self._change.applied_to(self._leader.ensemble)):
+                return
+        else:
+            snapshot = replica.snapshot
+            if snapshot is None or snapshot.last.offset < self._settled_before:
+                replica.take_snapshot()
+                return
         response = PrepareReconfigurationResponse(replica.epoch, prepared=True, snapshot=snapshot)
         replica.send_when_saved(self._asker, response)
         self._asker = 0
@@ -92,14 +95,11 @@ class Reconfiguring:
         leads = self._is_about(message.epoch, change)
         if leads and not self._is_done:
             self._commit(change)
-        done = leads and self._is_done and self._is_enough()
+        # Only then has nobody to remember that it was another ensemble.
+        done = leads and self._is_done and self._has_all(self._leader.ensemble)
         if self._was_elected_with(message.epoch, change):
             leads, done = True, self._leader.knows_what_is_settled
         self._leader.replica.send(operator.node, CommitReconfigurationResponse(message.epoch, leads, done))
-
-    def _is_enough(self) -> bool:
-        """What is settled is on a majority of the new ensemble: nobody has to remember that it was another one."""
-        return self._leader.reached_by(self._leader.ensemble) >= self._leader.replica.commit
 
     def _was_elected_with(self, epoch: int, change: Reconfiguration) -> bool:
         """An election has completed it, and this leader was told its outcome."""
@@ -111,8 +111,8 @@ class Reconfiguring:
         leader = self._leader
         ensemble = change.applied_to(leader.ensemble)
         assert leader.knows_what_is_settled
-        if change.new is None and leader.reached_by(ensemble) < leader.replica.commit:
-            return  # Something settled would be on fewer than a majority (OX-34).
+        if change.new is None and not self._has_all(ensemble):
+            return
         self._is_done = True
         self.inactive = None
         leader.ensemble = ensemble
@@ -120,6 +120,10 @@ class Reconfiguring:
         if change.new is not None:
             leader.attach_somewhere(change.new)
         leader.persisted()  # Fewer may be needed now.
+
+    def _has_all(self, ensemble: tuple[Member, ...]) -> bool:
+        """Nothing that is settled is on fewer than a majority of these (OX-34)."""
+        return self._leader.reached_by(ensemble) >= self._leader.replica.commit
 
     # --- call off ---
 

@@ -174,7 +174,7 @@ class Replica(Keeper):
         self._answer_fence(sender)
 
     def _answer_fence(self, sender: Member) -> None:
-        if self.role.name == "leader" or self.installing:
+        if self.role.name == "leader" or self.staging is not None:
             return  # It was fenced before it was told to lead. While a snapshot comes in, the head says nothing.
         token = self.token if self.role.name == "fenced" else 0
         self.send_when_durable(sender.node, FenceResponse(self.epoch, self.claim, token, self.faulty))

@@ -45,7 +45,7 @@ class Reshaping:
         self._snapshot: SnapshotRequest | None = None
         """What the new node is to have, once the leader has prepared."""
         self._gathering = Gathering(operator, shard)
-        self._has_adopted = self._change.phase is Phase.COMMIT
+        self.has_adopted = self._change.phase is Phase.COMMIT
         """The leader is known to be in this epoch: nobody is fenced with it before, or it would be deposed."""
         self._tries = 0
 
@@ -57,7 +57,7 @@ class Reshaping:
     def retry(self) -> bool:
         epoch, change = self._shard.epoch, self._change
         self._tries += 1
-        if self._has_adopted and self._tries > PROMPT_TRIES:
+        if self.has_adopted and self._tries > PROMPT_TRIES:
             self._gathering.ask()
         if self._snapshot is not None:
             assert change.new is not None
@@ -82,16 +82,15 @@ class Reshaping:
             elif type(message) is AbortReconfigurationResponse and phase is Phase.ABORT:
                 self._end(message.leads, self._shard.ensemble)
         elif type(message) is SnapshotResponse and sender == self._change.new and self._snapshot is not None:
-            snapshot = self._snapshot.snapshot
             if message.installed:
-                if snapshot is None or message.head.offset >= snapshot.last.offset:  # Else of an older one.
+                if message.head.offset >= self._snapshot.snapshot.last.offset:  # Else of an older one.
                     self._commit()
             else:
                 self._snapshot = None  # The leader has another one by now.
                 self.retry()
 
     def _prepared(self, message: PrepareReconfigurationResponse) -> None:
-        self._has_adopted = message.prepared
+        self.has_adopted = message.prepared
         if not message.prepared:
             self._operator.elect()
         elif not message.ready:
@@ -99,6 +98,7 @@ class Reshaping:
         elif self._change.new is None:
             self._commit()
         elif self._snapshot is None:
+            assert message.snapshot is not None
             self._snapshot = SnapshotRequest(self._shard.epoch, message.snapshot, self._leader)
             self.retry()
 
@@ -129,10 +129,11 @@ class Reshaping:
 
     def gave_up(self) -> None:
         """A leader that does not get as far as adopting the epoch misses followers, and nobody can be gathered
-        before it does. Whatever else takes long may go on, or be called off by whoever wanted it."""
-        if self._change.phase is not Phase.PREPARE or self._has_adopted:
+        before it does. One that waits for those who stay, without the one that goes, may settle nothing meanwhile.
+        Whatever else takes long may go on, or be called off by whoever wanted it."""
+        if self._change.phase is not Phase.PREPARE:
             return
-        if self._change.again:
+        if not self.has_adopted and self._change.again:
             self._operator.elect()
-        else:
+        elif not self.has_adopted or self._change.new is None:
             self._operator.call_off()

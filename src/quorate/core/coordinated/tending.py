@@ -36,9 +36,8 @@ class Tending:
         leader = self._shard.leader
         assert leader is not None
         if node == leader.node:
-            self._operator.elect(
-                avoid=leader
-            )  # Perhaps it is only cut off from the others, and has the highest head.
+            # Perhaps it is only cut off from the others, and has the highest head.
+            self._operator.elect(avoid=leader)
 
     def gave_up(self) -> None:
         self._operator.elect()

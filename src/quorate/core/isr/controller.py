@@ -25,7 +25,7 @@ from quorate.core.entry import Member
 from quorate.core.isr.messages import AlterIsr, PartitionHeard, PartitionTold, ReportLeader
 from quorate.core.isr.orders import ChangeReplicas, ElectUncleanly, MoveLeader, Order
 from quorate.core.isr.state import Birth, PartitionState, Unclean, newborn
-from quorate.core.overseeing import STORE_HANDLERS, Overseer
+from quorate.core.overseeing import DONE, DROPPED, STORE_HANDLERS, UNSEEN, Given, Overseer, Verdict
 
 EAGER = 8
 """So many times whoever does not answer is told eagerly,"""
@@ -65,8 +65,6 @@ class Controller(Overseer):
         """Who seems to be gone; never longer than until it says something."""
         self._reports: dict[Member, float] = {}
         """Who has reported the leader of this epoch, and when."""
-        self._is_sure = False
-        """What it has read or written last is in the store, as far as it can know."""
         self._retry_at: float | None = None
         self._give_up_at: float | None = None
 
@@ -83,7 +81,6 @@ class Controller(Overseer):
     # --- the store ---
 
     def forget(self) -> None:
-        self._is_sure = False
         self._retry_at = self._give_up_at = None
 
     def found(self, before: int) -> None:
@@ -98,10 +95,7 @@ class Controller(Overseer):
         """The store holds this: whoever ordered it hears so, and then all the others."""
         state = self.shard
         assert state is not None
-        self._is_sure = True
-        for order, leader_epoch in self._orders.copy():
-            is_done = _is_done(order, state, leader_epoch)
-            self._end(order, Outcome.SETTLED if is_done else Outcome.TIMED_OUT)
+        self._judge_orders()
         if self._told is None or self._told.epoch != state.epoch:
             self._reports.clear()
             self._times_told = 0
@@ -154,7 +148,7 @@ class Controller(Overseer):
 
     def _received(self, event: events.Received) -> None:
         state, sender, message = self.shard, event.sender, event.message
-        if state is None or not self._is_sure:
+        if state is None or not self._is_informed:
             return  # Whatever it says will be said again.
         if message.epoch > state.leader_epoch or message.partition_epoch > state.epoch:
             self.look()  # Another controller has been at work.
@@ -226,7 +220,7 @@ class Controller(Overseer):
     # --- who leads ---
 
     def _suspected(self, event: events.Suspected) -> None:
-        if self.shard is not None and self._is_sure:
+        if self.shard is not None and self._is_informed:
             for member in self.shard.replicas:
                 if member.node == event.node:
                     self._missing(member)
@@ -234,7 +228,7 @@ class Controller(Overseer):
     def _missing(self, member: Member) -> None:
         assert self.shard is not None
         self._gone.add(member)
-        if member == self.shard.leader and self._is_sure:
+        if member == self.shard.leader and self._is_informed:
             self._elect()
 
     def _elect(self) -> None:
@@ -267,7 +261,7 @@ class Controller(Overseer):
         if self._retry_at is not None and self.now >= self._retry_at:
             self._tell_all()
         if self._look_at is not None and self.now >= self._look_at:
-            if self._is_sure:
+            if self._is_informed:
                 self.peek()
             else:
                 self.look()
@@ -282,7 +276,7 @@ class Controller(Overseer):
             return
         state = self.shard
         assert state is not None
-        self._orders.append((order, state.leader_epoch))
+        self._orders.append(Given(order, before=state))
         if isinstance(order, MoveLeader):
             self._lead(state.led_by(order.to or self.rng.choice(self._heirs(state))))
         elif isinstance(order, ElectUncleanly):
@@ -309,10 +303,16 @@ class Controller(Overseer):
         heirs = [member for member in fit if member in state.isr] or fit
         return [member for member in heirs if member not in self._gone] or heirs
 
+    def judge(self, given: Given, *, has_seen_all: bool) -> Verdict | None:
+        assert self.shard is not None
+        if _is_done(given.order, given.before, self.shard):
+            return DONE
+        return DROPPED if has_seen_all else UNSEEN
+
     def _why_not(self, order: Order) -> str:
         """Why this cannot be done now; empty if it can."""
         state = self.shard
-        if state is None or not self._is_sure:
+        if state is None or not self._is_informed:
             return "the metadata store has not answered yet"
         if isinstance(order, MoveLeader):
             if order.to is None:
@@ -363,15 +363,15 @@ def _uncleanly_led_by(state: PartitionState, leader: Member) -> PartitionState:
     )
 
 
-def _is_done(order: Order, state: PartitionState, leader_epoch: int) -> bool:
-    """Whether what was ordered in that leader epoch stands in the store."""
+def _is_done(order: Order, before: PartitionState, state: PartitionState) -> bool:
+    """Whether what was ordered stands in the store."""
     if isinstance(order, ChangeReplicas):
         return (order.new is None or order.new in state.replicas) and order.old not in state.replicas
-    if state.leader_epoch == leader_epoch:
+    if state.leader_epoch == before.leader_epoch:
         return False
     if isinstance(order, ElectUncleanly):
-        return state.unclean is not None and state.unclean.leader_epoch > leader_epoch
-    return order.to is None or order.to == state.leader
+        return state.unclean is not None and state.unclean.leader_epoch > before.leader_epoch
+    return state.leader != before.leader if order.to is None else state.leader == order.to
 
 
 Controller.handlers = STORE_HANDLERS | {

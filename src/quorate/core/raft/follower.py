@@ -57,6 +57,13 @@ class Follower(Role):
         if self.deadline is None and node == self.replica.leader:
             self.restart_clock()
 
+    def was_asked_whether_gone(self, sender: Member) -> None:
+        """At rest we vouch for a leader that may be gone: what put us to rest was late, perhaps. Let it speak."""
+        if self.deadline is None and self.replica.leader and self.replica.is_voter:
+            self.replica.wait_for_leader()
+            self.restart_clock()
+            self._answer(accepted=True, probe=self.replica.verified.offset)
+
     def woke(self) -> None:
         if self.replica.can_lead():
             self.replica.become("prospect")

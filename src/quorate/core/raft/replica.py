@@ -140,8 +140,12 @@ class Replica(Keeper):
     def heard_leader(self, node: int) -> None:
         """The leader of this epoch spoke. For a while, nobody else gets this vote (YB-16, lease reads)."""
         self.leader = node
-        self._promised_until = self.now + self.config.tuning.election_timeout_s
+        self.wait_for_leader()
         self.waiting.heard_leader()
+
+    def wait_for_leader(self) -> None:
+        """It has as long to speak again as if it had just been heard."""
+        self._promised_until = self.now + self.config.tuning.election_timeout_s
 
     def _follows(self) -> bool:
         """A leader was heard within an election time-out; or at rest, where the failure detector watches it."""
