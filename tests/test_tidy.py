@@ -72,15 +72,20 @@ def test_imports_point_one_way() -> None:
 
 
 ROOM = "quorate.core.coordinated"
-NODES = "config fenced fetching follower leader messages reconfiguring replica roles shard".split()
+NODES = "config fenced follower leader messages reconfiguring replica roles shard".split()
 """What nodes of `coordinated` are made of,"""
-OPERATORS = "answering electing gathering metadata operator orders reshaping tending".split()
+OPERATORS = "answering electing gathering operator orders reshaping tending".split()
 """and what is their operator's alone."""
+OVERSEERS = {"quorate.core.metadata", "quorate.core.overseeing"}
+"""As is what those of other protocols have, too."""
 
 
 def operators_things_in(where: str, tree: ast.Module) -> Iterator[str]:
     """Nodes neither read nor write shard metadata, and know of no operator but who speaks to them (OX-1)."""
-    theirs = {ROOM, *(f"{ROOM}.{name}" for name in OPERATORS)}  # The room itself imports them all.
+    theirs = OVERSEERS | {
+        ROOM,
+        *(f"{ROOM}.{name}" for name in OPERATORS),
+    }  # The room itself imports them all.
     for node in tidy.imports_in(tree):
         names = tidy.imported_modules(node)
         if isinstance(node, ast.ImportFrom):
@@ -104,7 +109,7 @@ def test_nodes_of_coordinated_know_nothing_of_shard_metadata() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from quorate.core.coordinated.metadata import WriteShard",
+        "from quorate.core.metadata import WriteShard",
         "import quorate.core.coordinated.operator",
         "from quorate.core.coordinated import orders",
         "from quorate.core.coordinated import Operator",

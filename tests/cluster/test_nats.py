@@ -288,6 +288,25 @@ def test_a_message_that_is_too_large_is_refused_with_the_reason(tmp_path: Path) 
     run(main())
 
 
+def test_a_message_that_is_no_text_stops_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with fed_cluster(tmp_path) as (cluster, client, _):
+            partition = await cluster.create(client, "events", "events.in")
+            _, stranger = await asyncio.open_connection("127.0.0.1", cluster.server.port)
+            stranger.write(b"CONNECT {}\r\nPUB events.in \xff\xfe 2\r\nhi\r\nPUB events.in 4\r\nread\r\n")
+            leader = await cluster.leader(client, partition)
+
+            async def read() -> list[Record] | None:
+                return await records_in(client, leader, partition) or None
+
+            assert [record.value for record in await cluster.until(read, "what came next")] == [b"read"]
+            status = await cluster.until_status(client, leader, connected=True)
+            assert (status.written_count, status.refused_count) == (1, 1)
+            stranger.close()
+
+    run(main())
+
+
 def test_a_server_that_comes_back_is_found_and_its_absence_is_told(tmp_path: Path) -> None:
     async def main() -> None:
         async with fed_cluster(tmp_path) as (cluster, client, publisher):

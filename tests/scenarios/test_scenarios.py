@@ -51,6 +51,24 @@ def test_scenario_tells_its_story_and_names_what_it_proves(path: Path) -> None:
 WARNINGS: dict[str, dict[str, str]] = {
     "coordinated-contract-unchecked": {"a-contraction-waits": "contract-unsafe is broken"},
     "coordinated-fence-stored": {"split-brain": "fenced-minority is broken: O2 chose R2"},
+    "isr-below-minimum": {"below-the-minimum": "settled-below-minimum is broken: R1 settled 3"},
+    "isr-expand-late": {
+        "an-expansion-counts-from-the-asking": "isr-missing is broken: R1 settled 1-2, and {R3/1} do not have it"
+    },
+    "isr-hw-unclamped": {"high-watermark-is-clamped": "commit-above-log is broken: R3"},
+    "isr-leader-outside": {"unclean-election": "leader-outside is broken: v3 e2 (v3) led by R3"},
+    "isr-old-incarnation": {
+        "wiped-replica": "isr-missing is broken: R3 settled 2-3, and {R2/1} do not have it"
+    },
+    "isr-one-truncation": {
+        "kip-279": "found 1-0 1-1 1-2 3-3 on R1",
+        "one-truncation-is-not-enough": "found 1-0* 3-1* on R1",
+    },
+    "isr-shrink-early": {
+        "a-shrink-counts-once-agreed": "isr-missing is broken: R1 settled 1-1, and {R3/1} do not have it"
+    },
+    "isr-stale-report": {"a-stale-report": 'found "e2 (v3) led by R2'},
+    "isr-truncate-to-hw": {"kip-101-loss": "1-2 is settled, and {R2/1} do not have it"},
     "raft-keep-conflicts": {"conflicts-are-deleted": "log-matching is broken: R3 appended 3-1"},
     "raft-delete-after-prev": {
         "skip-what-is-there": "leader-completeness is broken: R2 leads e2",
@@ -101,6 +119,7 @@ WARNINGS: dict[str, dict[str, str]] = {
 @pytest.mark.behaviour(
     "OR-5", "OR-7", "OR-10", "OR-20", "YB-5", "YB-7", "YB-12", "YB-14", "YB-15", "YB-16", "YB-19"
 )
+@pytest.mark.behaviour("D1", "LB-10", "LB-15", "LB-16", "LB-21", "LB-22", "LB-24")
 @pytest.mark.parametrize("mutant", WARNINGS)
 def test_scenario_fails_where_the_code_is_broken(mutant: str) -> None:
     """The documents' own wrong turns, planted: the story that warns of each ends as the document says."""

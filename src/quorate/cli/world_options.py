@@ -169,8 +169,9 @@ def check_settings(seed: int, protocol: str, settings: dict[str, int | float]) -
     for name in settings:
         elsewhere = [other for other in PROTOCOLS if name in numbers_of(other)]
         if name not in numbers and elsewhere:
+            has = "has" if len(elsewhere) == 1 else "have"
             raise WrongUsage(
-                f"--set {name}: {protocol} has no such setting, only {' and '.join(elsewhere)} has; "
+                f"--set {name}: {protocol} has no such setting, only {' and '.join(elsewhere)} {has}; "
                 f"of {protocol} there are: {', '.join(sorted(numbers))}"
             )
         if name not in numbers:

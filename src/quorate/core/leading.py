@@ -66,7 +66,10 @@ class Leading(Role):
     # --- proposals ---
 
     def begin_epoch(self) -> None:
-        """Nothing of earlier epochs commits by counting: the first entry of the own one carries it (YB-19, D12)."""
+        """Once its first entry is settled, a leader knows of everything that is (YB-19, D12).
+
+        In most rooms nothing of earlier epochs commits by counting, and that entry carries it.
+        """
         replica = self.replica
         self._epoch_first = replica.log.head.offset + 1
         noop = NoOp(replica.me.node)

@@ -2,8 +2,9 @@
 
 A leader that has settled something of its own epoch knows everything that is settled, unless another one leads
 by now. So it notes what is settled when a read arrives, and then asks who still follows it, in a *round* that
-begins after the read. When a majority has answered that round, nobody else led when the read began, and the read
-may be answered. Reads that come while a round is open share the next one.
+begins after the read. When enough have answered that round (a majority, or everybody who may lead next: each room
+says), nobody else led when the read began, and the read may be answered. Reads that come while a round is open
+share the next one.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class StillResponse(msgspec.Struct, frozen=True, gc=False, tag="still"):
 class Reading:
     def __init__(self, leader: Any) -> None:
         self._leader = leader
-        self._early: list[events.ReadAsked] = []
-        """Came before anything of this epoch was settled."""
+        self._early: list[tuple[float, events.ReadAsked]] = []
+        """Came before anything of this epoch was settled, and when."""
         self._round = 0
         self._began = LONG_AGO
         """When the newest round did."""
@@ -56,7 +57,7 @@ class Reading:
 
     def ask(self, event: events.ReadAsked) -> None:
         if not self._leader.has_settled:
-            self._early.append(event)
+            self._early.append((self._leader.replica.now, event))
             return
         if self.is_known_to_lead(event):
             self._leader.replica.waiting.read(self._leader.replica.commit, event.request)
@@ -74,7 +75,7 @@ class Reading:
     def settled(self) -> None:
         """Something of this epoch is."""
         early, self._early = self._early, []
-        for event in early:
+        for _, event in early:
             self.ask(event)
 
     def _begin(self) -> None:
@@ -116,7 +117,7 @@ class Reading:
             self._begin()
 
     def confirmed(self) -> None:
-        """A majority followed after the round had begun."""
+        """Enough followed after the round had begun."""
 
     def woke(self) -> None:
         """A heartbeat: ask again who has not answered."""
@@ -126,18 +127,22 @@ class Reading:
 
     def give_up(self, seconds: float) -> None:
         """Nobody has confirmed for so long that we lead, and nobody else tells us that we do not."""
-        replica = self._leader.replica
-        since = max(self._began, self._leader.entered_at)
-        if self.is_waiting and replica.now - since > seconds:
-            self._answer_all(Outcome.TIMED_OUT, "too few follow to know whether this node still leads")
-            self._following = set()
+        latest = self._leader.replica.now - seconds
+        if self._leader.entered_at >= latest:
+            return
+        late = [event.request for asked_at, event in self._early if asked_at < latest]
+        self._early = [(asked_at, event) for asked_at, event in self._early if asked_at >= latest]
+        if (self._asked or self._next) and self._began < latest:
+            late += [request for _, request in self._asked + self._next]
+            self._asked, self._next, self._following = [], [], set()
+        self._answer(late, Outcome.TIMED_OUT, "too few follow to know whether this node still leads")
 
     def leave(self) -> None:
         """Reads change nothing: they can be asked again elsewhere."""
-        self._answer_all(Outcome.NOT_LEADER)
-
-    def _answer_all(self, outcome: Outcome, why: str = "") -> None:
         waiting = [request for _, request in self._asked + self._next]
-        for request in waiting + [event.request for event in self._early]:
-            self._leader.replica.emit(effects.Reply(request, outcome, why=why))
+        self._answer(waiting + [event.request for _, event in self._early], Outcome.NOT_LEADER)
         self._asked, self._next, self._early = [], [], []
+
+    def _answer(self, requests: list[int], outcome: Outcome, why: str = "") -> None:
+        for request in requests:
+            self._leader.replica.emit(effects.Reply(request, outcome, why=why))

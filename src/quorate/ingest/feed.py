@@ -22,32 +22,43 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
+from quorate.ingest.complaints import Complaints
+from quorate.ingest.connection import Connection
 from quorate.ingest.subjects import SUBJECT_HEADER, has_wildcard
+from quorate.ingest.tasks import start
 
 if TYPE_CHECKING:
     from quorate.node import Node
 
 WAITING_BYTES_MAX = 32 << 20
-"""Of messages that are not settled or refused yet, over all feeds of a node."""
+"""Of messages that are not settled or refused yet, as they lie in memory, over all feeds of a node."""
+OBJECT_BYTES = 512
+"""What a message takes in memory beside its contents, and each of its headers again: measured, and rounded up."""
+PENDING_MESSAGES_MAX = 1 << 16
+PENDING_PAYLOADS_MAX = 8
+"""Of the largest size that the server lets through. So much does the library hold until a feed looks at it."""
 RECORD_ROOM = 64
-"""What a record has beside its value and headers, and what a message costs at least."""
+"""What a record has in a batch beside its value and headers."""
 HEADER_ROOM = 16
 RETRY_EVERY_S = 0.05
 RETRY_FOR_S = 5.0
 """A leader that is busy, or has no room, is tried again for so long; then the messages are refused."""
+DRAIN_FOR_S = 5.0
+UNSENT_ANSWERS_MAX = 1000
+"""Of one feed, kept for the next connection; the oldest are given up."""
 
+LEFT = "unknown: this node takes nothing more for the topic; another may have taken it"
+"""Whoever leads now was perhaps subscribed, too, when the message came."""
+UNSETTLED = "unknown: the leader changed; it may be written, or not"
 _WHY_NOT: dict[Outcome, str] = {
-    Outcome.NOT_LEADER: "not written: another node leads now",
-    Outcome.UNKNOWN: "unknown: the leader changed; it may be written, or not",
-    Outcome.BUSY: "not written: the leader is busy",
-    Outcome.FULL: "not written: the leader's disk is full",
+    Outcome.BUSY: "the leader is busy",
+    Outcome.FULL: "the leader's disk is full",
 }
 _encode = msgspec.json.Encoder().encode
 
@@ -90,32 +101,48 @@ class Feed:
         self.topic = topic
         self.subject = subject
         self.epoch = epoch
+        self.client: Connection | None = None
+        """The last one that it was subscribed with."""
+        self.why_not = ""
+        """The server does not let us subscribe, in words."""
         self._node = node
         self._counts = counts
         self._number = number
         self._partition = partition
         self._batch_bytes_max = batch_bytes_max
         self._keeps_subject = has_wildcard(subject)
-        self._client: Client | None = None
         self._subscription: Subscription | None = None
         self._waiting: deque[Msg] = deque()
         self._some = asyncio.Event()
         """Something waits, or nothing will come any more."""
         self._is_ending = False
-        self._writing = asyncio.get_running_loop().create_task(self._write(), name=f"NATS {subject}")
+        self._unsent: deque[tuple[str, bytes]] = deque(maxlen=UNSENT_ANSWERS_MAX)
+        self._complaints = Complaints(node.log)
+        self._writing = start(node, self._write(), f"NATS {subject}")
 
-    async def subscribe(self, client: Client) -> None:
+    async def subscribe(self, client: Connection) -> None:
         """Raises what the client raises; after a lost connection, the next one goes on."""
-        self._client = client
-        self._subscription = await client.subscribe(self.subject, cb=self._heard)
+        self.client = client
+        self.why_not = ""
+        self._subscription = await client.subscribe(
+            self.subject,
+            cb=self._heard,
+            pending_msgs_limit=PENDING_MESSAGES_MAX,
+            pending_bytes_limit=PENDING_PAYLOADS_MAX * client.max_payload,
+        )
+        await self._send_unsent()
 
-    async def end(self) -> None:
+    async def end(self, client: Connection) -> None:
         """This node does not lead any more: no message comes in, and those that are here hear why not."""
+        self.client = client
         if self._subscription is not None:
-            with suppress(nats.errors.Error, OSError, TimeoutError):  # The connection may be lost, too.
-                await self._subscription.drain()  # type: ignore[no-untyped-call]
+            # The connection may be lost, too; the library does not always notice that while it drains.
+            with suppress(nats.errors.Error, OSError):
+                async with asyncio.timeout(DRAIN_FOR_S):
+                    await self._subscription.drain()  # type: ignore[no-untyped-call]
         self._is_ending = True
         self._some.set()
+        await self._send_unsent()
         await self._writing
 
     def cancel(self) -> None:
@@ -125,20 +152,33 @@ class Feed:
     # --- coming in ---
 
     async def _heard(self, message: Msg) -> None:
-        size = _room_for(message)
-        if size + batch.BATCH_MIN > self._batch_bytes_max:
-            await self._refuse(message, f"a message of {len(message.data)} bytes is too large for the topic")
-        elif self._counts.waiting_bytes + size > WAITING_BYTES_MAX:
-            await self._refuse(message, f"more than {WAITING_BYTES_MAX} bytes wait to be written")
+        held = _held_by(message)
+        why_not = self._why_not_taken(message, held)
+        if why_not:
+            self._refused(1, why_not)
+            await self._answer(message, NotWritten(why_not))
         else:
-            self._counts.waiting_bytes += size
+            self._counts.waiting_bytes += held
             self._waiting.append(message)
             self._some.set()
 
-    async def _refuse(self, message: Msg, why: str) -> None:
-        self._counts.refused_count += 1
-        self._node.log_offence(f"topic {self.topic}: a message from NATS was not taken: {why}")
-        await self._answer(message, NotWritten(f"not written: {why}"))
+    def _why_not_taken(self, message: Msg, held: int) -> str:
+        if self._is_ending or not self._leads():
+            return LEFT
+        if _room_for(message) + batch.BATCH_MIN > self._batch_bytes_max:
+            return f"not written: a message of {len(message.data)} bytes is too large for the topic"
+        if self._counts.waiting_bytes + held > WAITING_BYTES_MAX:
+            return f"not written: more than {WAITING_BYTES_MAX} bytes wait to be written"
+        return ""
+
+    def _leads(self) -> bool:
+        """In the epoch that this is for."""
+        node = self._node
+        return node.is_leader(self._partition) and node.leader_of(self._partition)[1] == self.epoch
+
+    def _refused(self, count: int, why: str) -> None:
+        self._counts.refused_count += count
+        self._complaints.say(f"topic {self.topic}: not every message from NATS is taken: {why}")
 
     # --- going on ---
 
@@ -192,7 +232,7 @@ class Feed:
 
     async def _proposed(self, payload: bytes) -> Reply:
         node = self._node
-        if not node.is_leader(self._partition) or node.leader_of(self._partition)[1] != self.epoch:
+        if not self._leads():
             return Reply(0, Outcome.NOT_LEADER)
         decided: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
@@ -210,7 +250,7 @@ class Feed:
     # --- and back ---
 
     async def _tell(self, messages: Sequence[Msg], reply: Reply) -> None:
-        self._counts.waiting_bytes -= sum(map(_room_for, messages))
+        self._counts.waiting_bytes -= sum(map(_held_by, messages))
         if reply.outcome is Outcome.SETTLED:
             self._counts.written_count += len(messages)
             for place, message in enumerate(messages):
@@ -218,16 +258,41 @@ class Feed:
                     written = Written(self.topic, self._number, reply.offset + place, reply.epoch)
                     await self._answer(message, written)
             return
-        why = _WHY_NOT.get(reply.outcome, f"not written: {reply.outcome}")
-        self._counts.refused_count += len(messages)
-        self._node.log_offence(f"topic {self.topic}: {len(messages)} messages from NATS: {why}")
+        why_not = self._why_not_written(reply)
+        self._refused(len(messages), why_not)
         for message in messages:
-            await self._answer(message, NotWritten(why))
+            await self._answer(message, NotWritten(why_not))
+
+    def _why_not_written(self, reply: Reply) -> str:
+        if reply.outcome is Outcome.UNKNOWN:
+            return UNSETTLED
+        if reply.outcome is Outcome.NOT_LEADER or not self._leads():
+            return LEFT
+        return f"not written: {reply.why or _WHY_NOT.get(reply.outcome, reply.outcome)}"
 
     async def _answer(self, message: Msg, answer: Written | NotWritten) -> None:
-        if message.reply and self._client is not None:
-            with suppress(nats.errors.Error, OSError):  # Nobody can be told; whoever waits will give up.
-                await self._client.publish(message.reply, _encode(answer))
+        if message.reply:
+            await self._send(message.reply, _encode(answer))
+
+    async def _send(self, subject: str, content: bytes) -> None:
+        assert self.client is not None, "a message came in"
+        try:
+            await self.client.publish(subject, content)
+        except (nats.errors.ConnectionClosedError, OSError):
+            self._unsent.append((subject, content))
+        except Exception:  # Whatever a stranger's reply subject makes of the library.
+            self._complaints.say(f"topic {self.topic}: a reply subject from NATS cannot be answered to")
+
+    async def _send_unsent(self) -> None:
+        unsent = tuple(self._unsent)
+        self._unsent.clear()
+        for subject, content in unsent:
+            await self._send(subject, content)
+
+
+def _held_by(message: Msg) -> int:
+    """In memory, about."""
+    return _room_for(message) + len(message.reply) + OBJECT_BYTES * (1 + len(message.headers or ()))
 
 
 def _room_for(message: Msg) -> int:

@@ -1,7 +1,8 @@
 """A node's connection to NATS, and which subjects it is subscribed to: those of the partitions that it leads.
 
 A lost connection is made anew, after pauses that grow. Meanwhile no message comes in: a NATS server keeps nothing
-for somebody who is away. What was in a node already is written, and answered on the next connection.
+for somebody who is away. What was in a node already is written, and answered on the next connection; answers that
+were on their way are lost with the old one.
 
 The library's own reconnecting is not used: it says neither why nor how often it failed.
 """
@@ -10,16 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 import nats.errors
-from nats.aio.client import Client
 
 from quorate.core.entry import Partition
+from quorate.ingest.complaints import Complaints
+from quorate.ingest.connection import Connection, Unreadable
 from quorate.ingest.feed import Counts, Feed
 from quorate.ingest.subjects import SUBJECT
+from quorate.ingest.tasks import start
 from quorate.machine.metadata import METADATA, Topic
 from quorate.node.requests import NatsStatus
 
@@ -29,10 +33,14 @@ if TYPE_CHECKING:
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 CONNECT_TIMEOUT_S = 5
+CLOSE_TIMEOUT_S = 5
 PING_EVERY_S = 5
 PINGS_UNANSWERED_MAX = 2
-PERMISSIONS = "permissions violation"
-"""A server that does not let us subscribe, or answer, says so and goes on."""
+NOT_ALLOWED = "permissions violation for subscription"
+"""A server that does not let us subscribe says so, with the subject in quotes, and goes on."""
+DROPPED = "messages come faster than they can be taken, and are dropped"
+ENDS = (nats.errors.StaleConnectionError, OSError)
+"""Errors with which a connection ends; that it ended is told then."""
 NO_SERVER = "no NATS server was named (--nats)"
 
 
@@ -62,6 +70,7 @@ class Ingest:
         self._feeds: dict[Partition, Feed] = {}
         self._ending: dict[asyncio.Task[None], Feed] = {}
         self._counts = Counts()
+        self._complaints = Complaints(node.log)
         self._why_not = "not connected yet" if self._servers else NO_SERVER
         self._changed = asyncio.Event()
         """Another image, another leader, another connection."""
@@ -69,7 +78,7 @@ class Ingest:
         node.when_over(self._over)
         node.forgive("nats")
         node.nats_status = self.status
-        self._running = asyncio.get_running_loop().create_task(self._run(), name="NATS")
+        self._running = start(node, self._run(), "NATS")
 
     def status(self) -> NatsStatus | None:
         """None: nobody has asked for NATS here."""
@@ -77,7 +86,7 @@ class Ingest:
             return None
         return NatsStatus(
             ",".join(map(without_password, self._servers)),
-            self._why_not,
+            self._why_not or next(filter(None, (feed.why_not for feed in self._feeds.values())), ""),
             tuple(feed.subject for feed in self._feeds.values()),
             self._counts.written_count,
             self._counts.refused_count,
@@ -118,20 +127,20 @@ class Ingest:
                 for number, partition in enumerate(topic.partitions())
             }
 
-    def _let_go(self) -> None:
+    def _let_go(self, client: Connection) -> None:
         """Of what another node leads, or nobody wants any more."""
         for partition in tuple(self._feeds):
             if partition not in self._wanted or self._fed_in(partition) != self._led_in(partition):
                 feed = self._feeds.pop(partition)
-                ending = asyncio.get_running_loop().create_task(feed.end(), name=f"end of {feed.subject}")
+                ending = start(self._node, feed.end(client), f"end of NATS {feed.subject}")
                 self._ending[ending] = feed
                 ending.add_done_callback(self._ending.pop)
 
-    async def _take_over(self, client: Client) -> None:
+    async def _take_over(self, client: Connection) -> None:
         for partition, wanted in self._wanted.items():
             epoch = self._led_in(partition)
             if epoch and partition not in self._feeds:
-                feed = self._feeds[partition] = Feed(
+                self._feeds[partition] = Feed(
                     self._node,
                     self._counts,
                     topic=wanted.topic.name,
@@ -141,6 +150,8 @@ class Ingest:
                     subject=wanted.subject,
                     batch_bytes_max=self._batch_bytes_max(wanted.topic),
                 )
+        for feed in self._feeds.values():
+            if feed.client is not client:
                 await feed.subscribe(client)
 
     # --- connections ---
@@ -150,29 +161,30 @@ class Ingest:
             await self._complain()
         pause_s = PAUSE_FIRST_S
         while True:
-            client = Client()
+            client = Connection()
             try:
                 await self._connect(client)
                 pause_s = PAUSE_FIRST_S
                 await self._serve(client)
-            except (NotConnected, nats.errors.Error, OSError, TimeoutError) as error:
+            except (NotConnected, nats.errors.Error, OSError) as error:
                 self._lost(error)
             finally:
-                await client.close()
+                with suppress(Exception):  # Whatever is left of it: the next one is another.
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                        await client.close()
             await asyncio.sleep(self._rng.uniform(0.5, 1.0) * pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    async def _connect(self, client: Client) -> None:
+    async def _connect(self, client: Connection) -> None:
         """Raises the reason why nobody could be reached."""
-        why: list[Exception] = []
+        last: Exception | None = None
 
         async def failed(error: Exception) -> None:
-            why.append(error)
-            if client.is_connected and PERMISSIONS in str(
-                error
-            ):  # Whatever else is wrong, the connection ends.
-                self._why_not = _in_words(error)
-                self._node.log_offence(f"NATS: {self._why_not}")
+            nonlocal last
+            if client.is_connected:
+                self._heard_of(error)
+            else:
+                last = error
 
         async def closed() -> None:
             self._changed.set()
@@ -183,6 +195,7 @@ class Ingest:
                 name=f"quorate node {self._node.id} of {self._node.config.cluster}",
                 error_cb=failed,
                 closed_cb=closed,
+                no_echo=True,  # An answer of ours is no message to us, whatever a topic's wildcards match.
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
@@ -191,22 +204,38 @@ class Ingest:
                 max_outstanding_pings=PINGS_UNANSWERED_MAX,
             )
         except Exception as error:  # Whatever a stranger's answer makes of the library.
-            raise NotConnected(_in_words(why[-1] if why else error)) from error
+            raise NotConnected(_in_words(last or error)) from error
         self._why_not = ""
         where = client.connected_url
         self._node.log(f"NATS: connected to {where.hostname}:{where.port}" if where else "NATS: connected")
 
-    async def _serve(self, client: Client) -> None:
+    def _heard_of(self, error: Exception) -> None:
+        """While the connection stands; strangers can cause most of it."""
+        words = _in_words(error)
+        if isinstance(error, nats.errors.SlowConsumerError):
+            words = DROPPED
+        if isinstance(error, nats.errors.SlowConsumerError | Unreadable):
+            self._counts.refused_count += 1
+        if NOT_ALLOWED in words:
+            for feed in self._feeds.values():
+                if f'"{feed.subject.lower()}"' in words:  # The library makes small letters of it.
+                    feed.why_not = words
+        if not isinstance(error, ENDS):
+            self._complaints.say(f"NATS: {words}")
+
+    async def _serve(self, client: Connection) -> None:
         """Until the connection is lost."""
-        for feed in self._feeds.values():
-            await feed.subscribe(client)
         while not client.is_closed:
             self._changed.clear()
             self._look()
-            self._let_go()
+            self._let_go(client)
             await self._take_over(client)
-            await self._changed.wait()
-        raise client.last_error or ConnectionError("the server closed the connection")
+            # A library that hangs while it closes a connection has not said yet that it is closed.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PING_EVERY_S):
+                    await self._changed.wait()
+        error = client.last_error
+        raise NotConnected(_in_words(error) if error else "the server closed the connection")
 
     def _lost(self, error: Exception) -> None:
         why = _in_words(error)

@@ -86,17 +86,18 @@ def parse_address(text: str) -> Address:
 
 def check_nats(servers: str) -> None:
     """Raises BadConfig; what it says repeats no password."""
-    for server in servers.split(","):
+    several = servers.split(",")
+    for number, server in enumerate(several, 1):
         try:
             parts = urlsplit(server)
-            good = (
-                parts.scheme in NATS_SCHEMES and bool(parts.hostname) and parts.port != 0 and not parts.path
-            )
+            good = parts.scheme in NATS_SCHEMES and bool(parts.hostname) and parts.port != 0
+            good = good and not (parts.path or parts.query or parts.fragment)
         except ValueError:  # A port that is none.
             good = False
         if not good:
-            shown = server.rpartition("@")[2]
-            raise BadConfig(f"nats: {shown!r} is no NATS server: write nats://HOST:PORT or tls://HOST:PORT")
+            # Where there is a password, it may be what was cut in two: at a comma, or at what ends a host.
+            shown = repr(server) if "@" not in servers else f"number {number} of {len(several)}"
+            raise BadConfig(f"nats: {shown} is no NATS server: write nats://HOST:PORT or tls://HOST:PORT")
 
 
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,42 +6,39 @@
 
 Whose order it was that a change comes from is not in the store. So a change needs one order at least that asked for
 it and was not denied since; one that was never answered, or answered with UNKNOWN, may have been carried out at any
-time. Elections come about for many reasons, and others call things off, too: where that was denied, nothing can be
-said.
+time. What comes about for other reasons, too, another leader above all, may be denied and happen all the same.
+
+What an order asks for, and how the store shows that, is each protocol's own: operator_answers.py, isr_answers.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 
-from quorate.core.coordinated import Shard, Status
-from quorate.core.coordinated.orders import CallOff, Order, Reconfigure
-from quorate.core.coordinated.shard import Kind, Phase, Reconfiguration
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import Member
 from quorate.core.invariant import Violated
 
-Change = tuple[Kind, Member | None, Member | None]
-"""Which kind, who goes, who comes."""
+Change = tuple[Any, ...]
+"""What happens to a shard only if somebody orders it; the same for whatever comes to the same."""
 
 
 class Given(msgspec.Struct, eq=False):
-    """An order to an operator."""
+    """An order to an operator, or to a controller."""
 
     operator: int
     life: int
     shard: int
-    order: Order
+    order: Any
+    change: Change | None
+    """What it asks for; None: something that also happens by itself."""
     known: int
     """The version that the operator knew then,"""
     since: int
     """and the newest one of the store."""
     reply: Reply | None = None
-
-    @property
-    def change(self) -> Change | None:
-        order = self.order
-        return (order.kind, order.old, order.new) if isinstance(order, Reconfigure) else None
 
     @property
     def is_denied(self) -> bool:
@@ -54,15 +51,34 @@ class Given(msgspec.Struct, eq=False):
 
 
 class Answers:
-    def __init__(self, history: list[list[Shard]]) -> None:
+    def __init__(self, history: Sequence[Sequence[Any]]) -> None:
         """`history`: of each shard, all that was ever stored; the first is version 1."""
         self.given: list[Given] = []
         self._history = history
         self._changes: list[tuple[int, int, Change]] = []
-        """Of ensembles: shard, version, which."""
+        """What was done: shard, version, which."""
 
-    def give(self, order: Order, shard: int, *, operator: int, life: int, known: int) -> Given:
-        given = Given(operator, life, shard, order, known, len(self._history[shard]))
+    # --- what each protocol adds ---
+
+    def asked(self, order: Any) -> Change | None:
+        """What somebody has to order, and this one does."""
+        raise NotImplementedError
+
+    def begun(self, earlier: Any, later: Any) -> list[Change]:
+        """What is under way since this write; nothing where a change is one write."""
+        return []
+
+    def done(self, earlier: Any, later: Any) -> list[Change]:
+        raise NotImplementedError
+
+    def is_true(self, order: Any, *, since: Sequence[Any], known: Sequence[Any]) -> bool:
+        """Whether this was settled, by what the store has said: `since` it was given, and since it was `known`."""
+        raise NotImplementedError
+
+    # --- what happens ---
+
+    def give(self, order: Any, shard: int, *, operator: int, life: int, known: int) -> Given:
+        given = Given(operator, life, shard, order, self.asked(order), known, len(self._history[shard]))
         self.given.append(given)
         return given
 
@@ -73,10 +89,9 @@ class Answers:
         if version == 1:
             return
         earlier, later = history[-2], history[-1]
-        begun, done = _begun(earlier, later), _done(earlier, later)
-        if begun is not None:
+        for begun in self.begun(earlier, later):
             self._is_wanted(shard, version, begun)
-        if done is not None:
+        for done in self.done(earlier, later):
             self._changes.append((shard, version, done))
             self._is_wanted(shard, version, done)
 
@@ -91,7 +106,7 @@ class Answers:
                 if shard == given.shard and version > given.since and change == given.change:
                     self._is_wanted(shard, version, change)
         elif reply.outcome is Outcome.SETTLED:
-            self._is_true(given)
+            self._is_settled(given)
 
     # --- what was denied ---
 
@@ -109,56 +124,11 @@ class Answers:
 
     # --- what is said to be settled ---
 
-    def _is_true(self, given: Given) -> None:
-        order, history = given.order, self._history[given.shard]
-        since = history[max(0, given.since - 1) :]
-        known = history[max(0, given.known - 1) :]
-        if isinstance(order, Reconfigure):
-            is_true = any(_is_in_force(order, stored.ensemble) for stored in since)
-        elif isinstance(order, CallOff):
-            is_true = _was_called_off(known)
-        else:
-            statuses = [stored.status for stored in known]
-            is_true = (
-                Status.ELECTION in statuses and Status.STEADY in statuses[statuses.index(Status.ELECTION) :]
-            )
-        if not is_true:
+    def _is_settled(self, given: Given) -> None:
+        history = self._history[given.shard]
+        since, known = history[max(0, given.since - 1) :], history[max(0, given.known - 1) :]
+        if not self.is_true(given.order, since=since, known=known):
             self._wrong(given.shard, f"{given}; stored since: {', '.join(map(str, known))}")
 
     def _wrong(self, shard: int, detail: str) -> None:
         raise Violated("order-answered-wrongly", f"p{shard} {detail}")
-
-
-def _identity(change: Reconfiguration | None) -> Change | None:
-    return (change.kind, change.old, change.new) if change is not None else None
-
-
-def _begun(before: Shard, after: Shard) -> Change | None:
-    change = _identity(after.reconfiguration)
-    return change if change != _identity(before.reconfiguration) else None
-
-
-def _done(before: Shard, after: Shard) -> Change | None:
-    """By what the ensembles themselves say."""
-    old = next((member for member in before.ensemble if member not in after.ensemble), None)
-    new = next((member for member in after.ensemble if member not in before.ensemble), None)
-    if old is None and new is None:
-        return None
-    return Kind.EXPAND if old is None else Kind.CONTRACT if new is None else Kind.SWAP, old, new
-
-
-def _is_in_force(change: Reconfigure | Reconfiguration, ensemble: tuple[Member, ...]) -> bool:
-    return (change.new is None or change.new in ensemble) and change.old not in ensemble
-
-
-def _was_called_off(known: list[Shard]) -> bool:
-    """Whatever was under way at first ended without being done; what was begun anew later is another matter."""
-    unwanted = known[0].reconfiguration
-    for stored in known[1:]:
-        change = stored.reconfiguration
-        if change is not None and change.phase is Phase.ABORT:
-            return True
-        if _identity(change) != _identity(unwanted):
-            assert unwanted is not None
-            return not _is_in_force(unwanted, stored.ensemble)
-    return False

@@ -8,7 +8,7 @@ from quorate.core.coordinated import invariants as coordinated_invariants
 from quorate.core.coordinated import operator_invariants
 from quorate.core.isr import invariants as isr_invariants
 from quorate.core.raft import invariants as raft_invariants
-from quorate.sim import invariants, oracle, steward
+from quorate.sim import answers, invariants, oracle, steward
 from quorate.sim.draw_moments import (
     LINKS,
     UNKNOWN,
@@ -40,7 +40,7 @@ FAULT_MARKS = {
 
 
 CHECKS = (
-    *(invariants, oracle, steward, raft_invariants),
+    *(invariants, oracle, steward, answers, raft_invariants),
     *(coordinated_invariants, operator_invariants, isr_invariants),
 )
 """Their docstrings say what each invariant is about."""

@@ -13,7 +13,10 @@ import msgspec
 
 from quorate.batch import parse_batch_header
 from quorate.core.coordinated import Shard
-from quorate.core.coordinated.metadata import (
+from quorate.core.effects import Outcome, Reply
+from quorate.core.events import ReadLevel
+from quorate.core.invariant import Violated
+from quorate.core.metadata import (
     ReadShard,
     ShardRead,
     ShardWritten,
@@ -21,9 +24,6 @@ from quorate.core.coordinated.metadata import (
     WriteRefused,
     WriteShard,
 )
-from quorate.core.effects import Outcome, Reply
-from quorate.core.events import ReadLevel
-from quorate.core.invariant import Violated
 from quorate.machine import shards
 from quorate.machine.metadata import Metadata, command_batch
 from quorate.sim.store import Answer, Store

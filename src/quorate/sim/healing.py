@@ -8,9 +8,9 @@ become equal; idle groups fall silent; and whatever was acknowledged is read bac
 Where ensembles change, that is said of the members that there are in the end: who was left out, or never taken
 in, need not have anything, and may go on asking.
 
-What does not come about in time violates `liveness` or, where operators elect, the property that Oxia's
-specification names (core/coordinated/operator_invariants.py): eventually-all-values-committed, where nothing is
-settled, and eventually-reconfiguration-completes, where one is still in the store.
+What does not come about in time violates `liveness` or, in `coordinated`, the property that Oxia's specification
+names (core/coordinated/operator_invariants.py): eventually-all-values-committed, where nothing is settled, and
+eventually-reconfiguration-completes, where one is still in the store.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Healing:
         self._steps_max = world.steps_count + STEPS_MAX
 
     def run(self) -> None:
-        committed = VALUES_COMMITTED if self.world.setup.operators else LIVENESS
+        committed = VALUES_COMMITTED if self.world.setup.protocol == "coordinated" else LIVENESS
         self._wait("no fresh proposal settles", self._proposals(), committed)
         self._wait("batches of producers do not settle", self.workload.insist(self.pace * 1.5), committed)
         if self.world.setup.operators:

@@ -12,12 +12,12 @@ from typing import Any
 
 from quorate.core.coordinated import OperatorTuning, Shard, Status, Tuning
 from quorate.core.coordinated.invariants import CoordinatedInvariants
-from quorate.core.coordinated.metadata import ReadShard, StoreSilent, WriteShard
 from quorate.core.coordinated.orders import Order
 from quorate.core.coordinated.shard import Phase, Reconfiguration
 from quorate.core.effects import Outcome, Send
 from quorate.core.entry import Member
 from quorate.core.invariant import Violated
+from quorate.core.metadata import ReadShard, StoreSilent, WriteShard
 from quorate.sim import stage as stages
 from quorate.sim.chaos import Toll
 from quorate.sim.healing import LIVENESS, RECONFIGURATION_COMPLETES

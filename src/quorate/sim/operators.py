@@ -12,11 +12,10 @@ from typing import Any
 
 from quorate.core import events
 from quorate.core.coordinated import Shard
-from quorate.core.coordinated.metadata import ReadShard, ShardWritten, WriteShard
-from quorate.core.coordinated.orders import Order
 from quorate.core.effects import Reply, Send
 from quorate.core.entry import NOWHERE, Member
 from quorate.core.events import Recovered, Started
+from quorate.core.metadata import ReadShard, ShardWritten, WriteShard
 from quorate.host import Parcel
 from quorate.sim import overseen
 from quorate.sim.chance import stream
@@ -146,7 +145,7 @@ class Operators:
         """Somebody tells an operator that this node is gone, or does not lead though it should."""
         self._tell(self.processes[number], shard, events.Suspected(node))
 
-    def command(self, number: int, shard: int, order: Order, answer: Answer) -> bool:
+    def command(self, number: int, shard: int, order: overseen.Order, answer: Answer) -> bool:
         """Order something; False if it does not run, or stands still."""
         process = self.processes[number]
         if not process.is_up or process.paused_until > self.world.now:

@@ -6,10 +6,14 @@ from random import Random
 from typing import Any
 
 from quorate.core import coordinated, isr
+from quorate.core.coordinated import orders as operator_orders
 from quorate.core.entry import Member
+from quorate.core.isr import orders as controller_orders
 from quorate.sim.world import Setup
 
 OVERSEEN = ("coordinated", "isr")
+
+Order = operator_orders.Order | controller_orders.Order
 
 
 def make(setup: Setup, shard: int, *, rng: Random) -> Any:

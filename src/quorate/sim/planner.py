@@ -17,15 +17,17 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from quorate.core.coordinated import Shard, Status
-from quorate.core.coordinated.orders import CallOff, MoveLeader, Order, Reconfigure
+from quorate.core.coordinated.orders import CallOff, MoveLeader, Reconfigure
 from quorate.core.coordinated.shard import Kind, Phase, Reconfiguration
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member
-from quorate.sim.answers import Answers, Change, Given
+from quorate.sim.answers import Answers, Given
 from quorate.sim.chance import stream
 from quorate.sim.faults import Fault
 from quorate.sim.invariants import Invariants
+from quorate.sim.operator_answers import Change, OperatorAnswers
 from quorate.sim.operators import Operators
+from quorate.sim.overseen import Order
 from quorate.sim.steward import HUNG, current_member
 
 if TYPE_CHECKING:
@@ -38,12 +40,14 @@ FAIR_TRIES = 8
 
 
 class Planner:
+    answering: type[Answers] = OperatorAnswers
+
     def __init__(self, operators: Operators, toll: Toll, invariants: Invariants | None) -> None:
         self.world = operators.world
         self.operators = operators
         self.toll = toll
         self.invariants = invariants
-        self.answers = Answers(operators.history)
+        self.answers = self.answering(operators.history)
         self._requests = 0
         self._rng = stream(self.world.setup.seed, "planner")
         self._told, operators.store.on_written = operators.store.on_written, self._wrote

@@ -164,7 +164,7 @@ class _Performance:
     def _named(self, detail: str) -> str:
         """Invariants speak of p0 n2, and know only offsets from 0."""
         cast = self.script.cast
-        told = re.sub(r"\boperator (\d+)\b", r"n\1", detail)
+        told = re.sub(r"\b(?:operator|controller) (\d+)\b", r"n\1", detail)
         told = self._stage.teller.named(told)
         return told.replace("p0 ", "") + (" (offsets from 0)" if cast.origin else "")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorate.batch import encode_records
-from quorate.core.coordinated.orders import CallOff, MoveLeader, Order, Reconfigure
-from quorate.core.coordinated.shard import Kind
 from quorate.core.effects import Reply
 from quorate.core.events import ReadLevel
+from quorate.sim.scenario_orders import wanted
 from quorate.sim.scenario_script import ANYBODY, Said
 from quorate.sim.scenario_send import send
 from quorate.sim.scenario_stage import Refused, Stage, letter_name
@@ -63,8 +62,9 @@ def miss_leader(play: Play, said: Said) -> None:
 
 
 def _replicas_elect(stage: Stage) -> None:
-    if not stage.cast.room.elections:
-        raise Refused(f"in {stage.cast.room.name} operators choose leaders: tell one that the leader is gone")
+    room = stage.cast.room
+    if not room.elections:
+        raise Refused(f"in {room.name} {room.overseers} choose leaders: tell one that the leader is gone")
 
 
 def _not_leading(stage: Stage, number: int) -> None:
@@ -202,22 +202,11 @@ def tell_gone(play: Play, said: Said) -> None:
 
 
 def order(play: Play, said: Said) -> None:
-    """Order something of an operator. A node that was wiped is meant as it is now where it is to come."""
+    """Order something of an operator, or of a controller."""
     stage, number = play.stage, said.node("OPERATOR")
     oversight = stage.oversight()
     answer = _ask(play, number, said.word("NAME"))
-    request = len(play.answers)
-    wanted: Order
-    if "call" in said:
-        wanted = CallOff(request)
-    elif "move" in said:
-        wanted = MoveLeader(request)
-    else:
-        kind = Kind.SWAP if "swap" in said else Kind.EXPAND if "add" in said else Kind.CONTRACT
-        old = oversight.member(said.node("OLD")) if "OLD" in said else None
-        new = stage.member(said.node("NEW")) if "NEW" in said else None
-        wanted = Reconfigure(request, kind, old, new)
-    oversight.command(number, 0, wanted, answer)
+    oversight.command(number, 0, wanted(stage, said, len(play.answers)), answer)
     stage.calm()
 
 
@@ -444,7 +433,8 @@ ACTS: dict[str, Act] = {
     "order OPERATOR add NEW as NAME": order,
     "order OPERATOR remove OLD as NAME": order,
     "order OPERATOR call off as NAME": order,
-    "order OPERATOR move leader as NAME": order,
+    "order OPERATOR move leader [to HEIR] as NAME": order,
+    "order OPERATOR elect HEIR uncleanly as NAME": order,
     "hold store": hold_store,
     "release store": release_store,
     "deliver all": deliver_all,

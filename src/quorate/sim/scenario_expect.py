@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from quorate.batch import decode_records
-from quorate.core.entry import Kind
-from quorate.host.parcel import unpacked
+from quorate.core import isr
+from quorate.core.entry import Kind, Member
 from quorate.sim.scenario_acts import PADDING, Play, choose
 from quorate.sim.scenario_log import admits, log_items, read_entries, write_items
 from quorate.sim.scenario_script import EXPECT_TRACE, UNANSWERED, Said
-from quorate.sim.scenario_stage import Stage, is_called, letter_name
+from quorate.sim.scenario_stage import Stage, content, is_called, letter_name
 from quorate.sim.scenario_words import Mistake, Word
 from quorate.storage.frame import Frame
 
@@ -210,7 +210,7 @@ def expect_messages(play: Play, said: Said) -> Found:
 def expect_message(play: Play, said: Said) -> Found:
     """The message that `deliver` would deliver has these fields: `prev 1-1 and entries 1-2 1-3`."""
     letter = choose(play, said)[0]
-    fields = play.stage.teller.fields(unpacked(letter.parcel))
+    fields = play.stage.teller.fields(content(letter))
     for wanted in " ".join(said.words("FIELD")).split(" and "):
         name = wanted.removeprefix("not ").split(" ")[0]
         found = fields.get(name, f"not {name}")
@@ -241,6 +241,32 @@ def expect_shard(play: Play, said: Said) -> Found:
     return None if found == said.word("TEXT") else f'"{found}"'
 
 
+def expect_isr(play: Play, said: Said) -> Found:
+    """Who is in sync, as the metadata store has it."""
+    return _members(play, said, lambda stored: stored.isr)
+
+
+def expect_eligible(play: Play, said: Said) -> Found:
+    return _members(play, said, lambda stored: stored.elr)
+
+
+def _members(play: Play, said: Said, of: Callable[[isr.PartitionState], tuple[Member, ...]]) -> Found:
+    stored: Any = play.stage.oversight().store.newest(0)
+    found = {member.node for member in of(stored)} if isinstance(stored, isr.PartitionState) else set()
+    wanted = set(said.nodes("MEMBER")) if "MEMBER" in said else set()
+    return None if found == wanted else " ".join(map(play.stage.name, sorted(found))) or "none"
+
+
+def expect_maximal_isr(play: Play, said: Said) -> Found:
+    """For whom a leader waits."""
+    stage = play.stage
+    role = stage.up(said.node()).role
+    found = {member.node for member in getattr(role, "maximal_isr", ())}
+    if found == set(said.nodes("MEMBER")):
+        return None
+    return " ".join(map(stage.name, sorted(found))) or f"none: it is {role.name}"
+
+
 def expect_trace(play: Play, said: Said) -> Found:
     raise AssertionError("traces are compared by whoever can rewrite them")
 
@@ -257,6 +283,7 @@ EXPECTATIONS: dict[str, Expectation] = {
     "expect vote NODE = none": expect_vote,
     "expect vote NODE = VOTER": expect_vote,
     "expect commit NODE... = OFFSET": expect_commit,
+    "expect high watermark NODE... = OFFSET": expect_commit,
     "expect applied NODE... = OFFSET": expect_applied,
     "expect snapshot NODE... = OFFSET": expect_snapshot,
     "expect cuts NODE = NUMBER": expect_cuts,
@@ -276,5 +303,9 @@ EXPECTATIONS: dict[str, Expectation] = {
     "expect message [last] MESSAGE FROM -> TO has FIELD...": expect_message,
     "expect report NODE TEXT": expect_report,
     "expect shard = TEXT": expect_shard,
+    "expect isr = MEMBER...": expect_isr,
+    "expect eligible = none": expect_eligible,
+    "expect eligible = MEMBER...": expect_eligible,
+    "expect maximal isr NODE = MEMBER...": expect_maximal_isr,
     EXPECT_TRACE: expect_trace,
 }

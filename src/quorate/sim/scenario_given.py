@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from quorate.batch import encode_records, parse_batch_header
-from quorate.core.entry import NOWHERE, Header, Kind, NoOp, Partition, Span
+from quorate.core.entry import NOWHERE, Header, Kind, Member, NoOp, Partition, Span
 from quorate.host.replicas import encode_record
 from quorate.sim.invariants import Invariants
 from quorate.sim.scenario_log import Item
@@ -30,26 +30,35 @@ class Account(Invariants):
             before = header.id
 
 
-def give(stage: Stage, cast: Cast) -> int:
+def give(stage: Stage, cast: Cast) -> Any:
     """Nodes that are not given an epoch have the highest of all: a majority must have been in each.
 
-    Returns that epoch; 0 if nothing was given.
+    Returns what is stored then, where somebody oversees it; None if nothing was given.
     """
     logs = cast.logs
     latest = max((*cast.epochs.values(), *(items[-1].epoch for items in logs.values() if items)), default=0)
-    for number in stage.nodes if latest else ():
+    if not latest:
+        return None
+    copies, in_sync = _members(cast.voters), _members(cast.in_sync or cast.voters)
+    stored = cast.room.found(latest, copies, in_sync, cast.settings)
+    for number in stage.nodes:
         items = logs.get(number, ())
         least = items[-1].epoch if items else 0
-        headers = _write(stage, number, items, max(cast.epochs.get(number, latest), least))
+        state = cast.room.saved_state(max(cast.epochs.get(number, latest), least), stored)
+        headers = _write(stage, number, items, state)
         stage.account.given(headers)
         stage.narrator.learn(headers)
-    return latest
+    return stored
 
 
-def _write(stage: Stage, number: int, items: tuple[Item, ...], epoch: int) -> tuple[Header, ...]:
+def _members(nodes: tuple[int, ...]) -> tuple[Member, ...]:
+    return tuple(Member(node, 1) for node in nodes)
+
+
+def _write(stage: Stage, number: int, items: tuple[Item, ...], state: Any) -> tuple[Header, ...]:
     node, partition = stage.nodes[number], stage.partitions[0]
     store = Store.open(node.disk, stage.tunables.host.store, _Deaf())
-    record = msgspec.structs.replace(stage.record(number), state=stage.cast.room.saved_state(epoch))
+    record = msgspec.structs.replace(stage.record(number), state=state)
     store.create(partition, 0, encode_record(record))
     headers = []
     for io, item in enumerate(items, start=1):

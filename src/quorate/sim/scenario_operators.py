@@ -1,13 +1,14 @@
-"""The operators of a scenario, and their store: instant, unless the story holds it."""
+"""The operators, or controllers, of a scenario, and their store: instant, unless the story holds it."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from quorate.core.coordinated import Shard, Status
-from quorate.core.coordinated.metadata import ReadShard, WriteShard
 from quorate.core.entry import Member
+from quorate.core.isr import PartitionState
+from quorate.core.metadata import ReadShard, WriteShard
+from quorate.sim import overseen
 from quorate.sim.operators import Operators
 from quorate.sim.store import Answer, MemoryStore
 
@@ -33,10 +34,9 @@ class StageStore(MemoryStore):
         while self._waiting:
             self.ask(*self._waiting.popleft())
 
-    def found(self, shard: Shard) -> None:
+    def found(self, shard: Any) -> None:
         """Somebody wrote this before the story began."""
         self._shards[0] = (1, shard)
-        self.on_written(0, 1, shard)
 
 
 class Overseeing(Operators):
@@ -51,18 +51,21 @@ class Overseeing(Operators):
         self.store.on_written = self._written
         self.on_step = self._stepped
 
-    def found(self, epoch: int) -> None:
-        """An election of that epoch is stored: logs that are given come from earlier leaders."""
-        ensemble = tuple(Member(voter, 1) for voter in self._stage.cast.voters)
-        self.store.found(Shard(epoch, Status.ELECTION, ensemble))
+    def found(self, stored: Any) -> None:
+        """Logs that are given come from earlier leaders, of whom the store knows."""
+        self.store.found(stored)
+        if isinstance(stored, PartitionState):
+            self._room.found(0, 1, stored)
+        else:
+            self._room.wrote(self._stage.account, 0, 1, stored)
 
     def member(self, node: int) -> Member:
-        """As it stands in the ensemble; it may have lost its disk since."""
+        """As it stands in the store; it may have lost its disk since."""
         shard = self.store.newest(0)
-        members = shard.ensemble if shard is not None else ()
+        members = overseen.members(shard) if shard is not None else ()
         return next((member for member in members if member.node == node), self._stage.member(node))
 
-    def _written(self, shard: int, version: int, content: Shard) -> None:
+    def _written(self, shard: int, version: int, content: Any) -> None:
         self._stage.narrator.say(f"the store has {self._stage.teller.named(str(content))}")
         self._room.wrote(self._stage.account, shard, version, content)
 

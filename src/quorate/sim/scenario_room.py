@@ -8,17 +8,21 @@ from typing import Any, get_args
 
 import msgspec
 
-from quorate.core import coordinated, raft
+from quorate.core import coordinated, isr, raft
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.entry import Member
+from quorate.core.isr.invariants import IsrInvariants
 from quorate.core.raft.invariants import RaftInvariants
 from quorate.host import HostSettings
 from quorate.host.detector import DetectorSettings
 from quorate.sim.scenario_words import Mistake
+from quorate.sim.tunables import Oversight
 from quorate.storage.settings import KIB, StoreSettings
 
 SOMEBODY = Member(0, 0)
 """Got the votes of epochs that were over before the scenario began."""
+
+Members = tuple[Member, ...]
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -28,7 +32,9 @@ class Room(msgspec.Struct, frozen=True):
     messages: Mapping[str, type]
     """By the name that scenarios use: `append-entries`."""
     elections: frozenset[str]
-    """Messages that make a leader; empty where somebody else appoints one."""
+    """Messages that make a leader; empty where somebody else appoints one,"""
+    overseers: str
+    """and these do."""
     inquiries: frozenset[str]
     """Those of them by which a node finds out whether to stand at all."""
     promised_until: Callable[[Any], float]
@@ -40,10 +46,13 @@ class Room(msgspec.Struct, frozen=True):
     untold_fields: frozenset[str]
     """And those that tell nobody anything."""
     invariants: Callable[[], Any]
-    saved_state: Callable[[int], Any]
-    """What a replica has saved whose last epoch is this one."""
+    found: Callable[[int, Members, Members, Mapping[str, float]], Any]
+    """What the store has where logs are given: by the last epoch, who copies them, who of those is in sync, and the
+    settings."""
+    saved_state: Callable[[int, Any], Any]
+    """What a replica has saved whose last epoch is this one, while that is stored."""
     tunings: tuple[Any, ...]
-    """Of replicas, and of operators where there are any."""
+    """Of replicas, and of whoever oversees them."""
 
 
 def message_name(message: type) -> str:
@@ -51,21 +60,41 @@ def message_name(message: type) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", message.__name__).lower()
 
 
-def _raft_state(epoch: int) -> raft.SavedState:
+class Birth(msgspec.Struct, frozen=True):
+    """What a partition of `isr` begins with."""
+
+    min_isr: int = 1
+
+
+def _raft_state(epoch: int, _: None) -> raft.SavedState:
     # Its vote in that epoch is spent: somebody led it, or will never have.
     return raft.SavedState(epoch, SOMEBODY if epoch else None)
+
+
+def _isr_found(
+    epoch: int, members: Members, in_sync: Members, chosen: Mapping[str, float]
+) -> isr.PartitionState:
+    birth = with_chosen(Birth(), chosen)
+    leader = in_sync[0]
+    return isr.PartitionState(epoch, epoch, leader, members, tuple(sorted(in_sync)), min_isr=birth.min_isr)
+
+
+def _isr_state(epoch: int, stored: isr.PartitionState) -> isr.SavedState:
+    return isr.SavedState(epoch, told=stored if stored.leader_epoch == epoch else None)
 
 
 RAFT = Room(
     name="raft",
     messages={message_name(message): message for message in get_args(raft.messages.Message)},
     elections=frozenset({"gone-request", "gone-response", "vote-request", "vote-response"}),
+    overseers="",
     inquiries=frozenset({"gone-request", "gone-response"}),
     promised_until=lambda replica: float(replica._promised_until),
     offset_fields=frozenset({"commit", "probe", "matched", "wants_snapshot"}),
     node_fields=frozenset({"heir"}),
     untold_fields=frozenset({"asked"}),
     invariants=RaftInvariants,
+    found=lambda *_: None,
     saved_state=_raft_state,
     tunings=(raft.Tuning(),),
 )
@@ -74,17 +103,35 @@ COORDINATED = Room(
     name="coordinated",
     messages={message_name(message): message for message in get_args(coordinated.messages.Message)},
     elections=frozenset(),
+    overseers="operators",
     inquiries=frozenset(),
     promised_until=lambda replica: 0.0,
     offset_fields=frozenset({"commit", "probe", "matched", "wants_snapshot"}),
     node_fields=frozenset(),
     untold_fields=frozenset({"token"}),
     invariants=CoordinatedInvariants,
-    saved_state=coordinated.SavedState,
+    found=lambda epoch, members, *_: coordinated.Shard(epoch, coordinated.Status.ELECTION, members),
+    saved_state=lambda epoch, stored: coordinated.SavedState(epoch),
     tunings=(coordinated.Tuning(), coordinated.OperatorTuning()),
 )
 
-ROOMS = {room.name: room for room in (RAFT, COORDINATED)}
+ISR = Room(
+    name="isr",
+    messages={message_name(message): message for message in get_args(isr.messages.Message)},
+    elections=frozenset(),
+    overseers="controllers",
+    inquiries=frozenset(),
+    promised_until=lambda replica: 0.0,
+    offset_fields=frozenset({"commit", "flushed", "wants_snapshot"}),
+    node_fields=frozenset(),
+    untold_fields=frozenset({"session", "number", "controllers", "lives"}),
+    invariants=IsrInvariants,
+    found=_isr_found,
+    saved_state=_isr_state,
+    tunings=(isr.Tuning(), isr.ControllerTuning(), Birth()),
+)
+
+ROOMS = {room.name: room for room in (RAFT, COORDINATED, ISR)}
 
 STORE = StoreSettings(
     journal_bytes=256 * KIB,
@@ -131,10 +178,20 @@ def with_chosen(part: Any, chosen: Mapping[str, float]) -> Any:
     return msgspec.structs.replace(part, **mine)
 
 
+def oversight_settings(chosen: Mapping[str, float], copies: int) -> Oversight:
+    birth = with_chosen(Birth(), chosen)
+    return Oversight(
+        operator=with_chosen(coordinated.OperatorTuning(), chosen),
+        controller=with_chosen(isr.ControllerTuning(), chosen),
+        min_isr_share=(birth.min_isr - 1) / max(1, copies - 1),
+    )
+
+
 def host_settings(chosen: Mapping[str, float]) -> HostSettings:
     return HostSettings(
         store=with_chosen(STORE, chosen),
         raft=with_chosen(raft.Tuning(), chosen),
         coordinated=with_chosen(coordinated.Tuning(), chosen),
+        isr=with_chosen(isr.Tuning(), chosen),
         detector=with_chosen(DetectorSettings(), chosen),
     )

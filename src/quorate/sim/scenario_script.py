@@ -19,7 +19,7 @@ from quorate.sim.scenario_room import ROOMS, Room, check_setting
 from quorate.sim.scenario_words import Form, Mistake, Word, split, understand
 
 NODES_MAX = 99
-ROLES = ("leader", "follower", "fenced", "prospect", "candidate", "learner", "outsider", "down")
+ROLES = ("leader", "follower", "fenced", "waiting", "prospect", "candidate", "learner", "outsider", "down")
 UNANSWERED = "none"
 ANYBODY = 0
 """Instead of a node's number: `*`."""
@@ -43,6 +43,8 @@ class Cast(msgspec.Struct):
     learners: tuple[int, ...] = ()
     outsiders: tuple[int, ...] = ()
     """Hold an empty replica, and are in no ensemble yet."""
+    in_sync: tuple[int, ...] = ()
+    """By what is stored when logs are given, the last leader first; none: everybody."""
     priorities: dict[int, int] = {}
     origin: int = 0
     """What the file calls the first offset of a log."""
@@ -139,9 +141,21 @@ def parse(text: str, acts: Iterable[str]) -> Script:
         except Mistake as mistake:
             reader.problems.append(Problem(number, str(mistake), misunderstood=True))
     script = Script(reader.cast, reader.statements, reader.problems)
-    if not script.cast.numbers and not script.problems:
-        script.problems.append(Problem(1, "a scenario has `nodes`: nodes R1 R2 R3", misunderstood=True))
+    why = _cannot_begin(script.cast)
+    if why and not script.problems:
+        script.problems.append(Problem(1, why, misunderstood=True))
     return script
+
+
+def _cannot_begin(cast: Cast) -> str:
+    """What is wrong with all that is given together, if anything is."""
+    if not cast.numbers:
+        return "a scenario has `nodes`: nodes R1 R2 R3"
+    if not 1 <= cast.settings.get("min_isr", 1) <= len(cast.voters):
+        return f"min-isr is at least 1, and at most as many as there are nodes: {len(cast.voters)}"
+    if cast.in_sync and not cast.logs and not cast.epochs:
+        return "`isr` says who is in sync where logs are given: log R1 = 1-0"
+    return ""
 
 
 class _Reader:
@@ -208,8 +222,17 @@ def _outsiders(cast: Cast, places: dict[str, list[Word]]) -> None:
 
 
 def _operators(cast: Cast, places: dict[str, list[Word]]) -> None:
-    if cast.room.elections:
-        raise Mistake(f"in {cast.room.name} nobody operates: replicas elect their leaders")
+    _overseers(cast, "operators", places)
+
+
+def _controllers(cast: Cast, places: dict[str, list[Word]]) -> None:
+    _overseers(cast, "controllers", places)
+
+
+def _overseers(cast: Cast, called: str, places: dict[str, list[Word]]) -> None:
+    if called != cast.room.overseers:
+        instead = f"write: {cast.room.overseers}" if cast.room.overseers else "replicas elect their leaders"
+        raise Mistake(f"in {cast.room.name} there are no {called}: {instead}")
     for word in places["OPERATOR"]:
         _check_name(cast, word)
         cast.operators[word.text] = OPERATOR_FIRST + len(cast.operators)
@@ -218,6 +241,15 @@ def _operators(cast: Cast, places: dict[str, list[Word]]) -> None:
 def _priority(cast: Cast, places: dict[str, list[Word]]) -> None:
     for word in places["NODE"]:
         cast.priorities[_node(cast, word)] = _number(places["NUMBER"][0])
+
+
+def _isr(cast: Cast, places: dict[str, list[Word]]) -> None:
+    if cast.room.name != "isr":
+        raise Mistake(f"in {cast.room.name} nobody has to be in sync; above: protocol isr")
+    nodes = [_node(cast, word) for word in places["NODE"]]
+    if not set(nodes) <= set(cast.voters) or len(set(nodes)) < len(nodes):
+        raise Mistake("`isr` names nodes that copy the partition from the beginning, each once")
+    cast.in_sync = tuple(nodes)
 
 
 def _enroll(cast: Cast, words: list[Word]) -> tuple[int, ...]:
@@ -283,6 +315,8 @@ _GIVEN: dict[str, Callable[[Cast, dict[str, list[Word]]], None]] = {
     "learners NODE...": _learners,
     "outsiders NODE...": _outsiders,
     "operators OPERATOR...": _operators,
+    "controllers OPERATOR...": _controllers,
+    "isr NODE...": _isr,
     "priority NODE... = NUMBER": _priority,
     "offsets from NUMBER": _offsets,
     "seed NUMBER": _seed,

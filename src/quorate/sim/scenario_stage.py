@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from quorate.core.coordinated import OperatorTuning
 from quorate.core.entry import Member, Span
 from quorate.host import Parcel, ReplicaRecord
 from quorate.host.parcel import unpacked
@@ -20,12 +19,12 @@ from quorate.sim.disk import SimDisk, SimDiskSettings
 from quorate.sim.network import Weather
 from quorate.sim.scenario_given import Account, give
 from quorate.sim.scenario_operators import Overseeing
-from quorate.sim.scenario_room import host_settings, message_name, with_chosen
+from quorate.sim.scenario_room import host_settings, message_name, oversight_settings
 from quorate.sim.scenario_script import Cast
 from quorate.sim.scenario_tell import Narrator, Teller
 from quorate.sim.sim_node import NEVER
 from quorate.sim.trace import Trace, tell
-from quorate.sim.tunables import Oversight, Tunables
+from quorate.sim.tunables import Tunables
 from quorate.sim.world import Letter, Setup, World
 from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_MAGIC, DamagedFrame, parse
 
@@ -55,12 +54,11 @@ class Watcher:
 
 class Stage(World):
     def __init__(self, cast: Cast, trace: Trace | None = None) -> None:
-        operating = with_chosen(OperatorTuning(), cast.settings)
         tunables = Tunables(
             weather=STILL,
             disk=INSTANT,
             host=host_settings(cast.settings),
-            oversight=Oversight(operator=operating),
+            oversight=oversight_settings(cast.settings, len(cast.voters)),
         )
         setup = Setup(
             cast.seed,
@@ -92,9 +90,9 @@ class Stage(World):
     def begin(self) -> None:
         """Put what is given on the disks, and start everybody."""
         self.begun = True
-        latest = give(self, self.cast)
-        if self.operators is not None and latest:
-            self.operators.found(latest)
+        stored = give(self, self.cast)
+        if self.operators is not None and stored is not None:
+            self.operators.found(stored)
         for number in self.nodes:
             self.start(number)
         self.calm()
@@ -119,7 +117,8 @@ class Stage(World):
 
     def oversight(self) -> Overseeing:
         if self.operators is None:
-            raise Refused("nobody operates here; above the first command: operators O1")
+            named = self.cast.room.overseers or "operators"
+            raise Refused(f"nobody oversees this; above the first command: {named} O1")
         return self.operators
 
     def is_up(self, number: int) -> bool:
@@ -204,12 +203,12 @@ class Stage(World):
         self.acting(letter.target)
         if (letter.source, letter.target) in self.broken:
             raise Refused(f"the link {self.link(letter)} is cut")
-        self.narrator.say(f"{self.link(letter)} {self.teller.message(unpacked(letter.parcel))}")
+        self.narrator.say(f"{self.link(letter)} {self.teller.message(content(letter))}")
         self.deliver(letter.number)
         self.calm()
 
     def lose(self, letter: Letter) -> None:
-        self.narrator.say(f"{self.link(letter)} {self.teller.message(unpacked(letter.parcel))} is lost")
+        self.narrator.say(f"{self.link(letter)} {self.teller.message(content(letter))} is lost")
         self.drop(letter.number)
 
     def link(self, letter: Letter) -> str:
@@ -416,6 +415,12 @@ def is_called(letter: Letter, word: str) -> bool:
     """`append` is any message whose name is that, or begins with it: append-entries, append-response."""
     name = letter_name(letter)
     return name == word or name.startswith(f"{word}-")
+
+
+def content(letter: Letter) -> Any:
+    """What the other end will read. Entries that do not follow each other are not told: its host drops them."""
+    message = unpacked(letter.parcel)
+    return message if message is not None else letter.parcel.message
 
 
 def letter_name(letter: Letter) -> str:

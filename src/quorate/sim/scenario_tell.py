@@ -12,6 +12,7 @@ import msgspec
 from quorate.core import effects, events
 from quorate.core.coordinated.shard import Reconfiguration
 from quorate.core.entry import EntryId, Header, Member, Membership, Snapshot, Span
+from quorate.core.isr import PartitionState
 from quorate.sim.scenario_log import write_headers, write_position
 from quorate.sim.scenario_room import Room, message_name
 
@@ -73,7 +74,7 @@ class Teller:
             return self.span(value)
         if isinstance(value, Snapshot):
             return self.position(value.last)
-        if isinstance(value, Reconfiguration):
+        if isinstance(value, Reconfiguration | PartitionState):
             return self.named(str(value))
         if isinstance(value, tuple):
             return self.row(value)
@@ -210,9 +211,11 @@ class Narrator:
             self.say(f"{name} misses its leader")
         elif role == "fenced":
             self.say(f"{name} is fenced in epoch {epoch}")
+        elif role == "waiting":
+            self.say(f"{name} waits in epoch {epoch}")
         elif before is not None and before[0] == "prospect":
             self.say(f"{name} follows again")
-        elif before is not None and before[0] == "fenced":
+        elif before is not None and before[0] in ("fenced", "waiting"):
             self.say(f"{name} follows in epoch {epoch}")
         elif before is not None and before[0] != role:
             self.say(f"{name} steps down in epoch {epoch}")

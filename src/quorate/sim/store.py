@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorate.core.coordinated import Shard
-from quorate.core.coordinated.metadata import (
+from quorate.core.metadata import (
     ReadShard,
     ShardRead,
     ShardWritten,
@@ -23,7 +23,7 @@ from quorate.sim.chance import stream
 from quorate.sim.world import World
 
 Answer = Callable[[Any], None]
-"""Takes one of the events of core/coordinated/metadata.py."""
+"""Takes one of the events of core/metadata.py."""
 
 LATE_MAX = 40.0
 """A request to a silent store is done up to so many times as late as usual."""

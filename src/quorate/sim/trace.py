@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.core import coordinated, effects, events, raft
-from quorate.core.coordinated import metadata
+from quorate.core import coordinated, effects, events, isr, metadata, raft
 from quorate.core.coordinated.orders import CallOff, MoveLeader, Reconfigure
 from quorate.core.coordinated.shard import Kind, Reconfiguration, Shard, Status
 from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Snapshot, Span, Standing
@@ -53,7 +52,7 @@ class Trace:
         self, at: float, node: int, partition: int, replica: Any, event: Any, ordered: list[Any], message: int
     ) -> None:
         """One step of a replica: its cause, what it ordered, and the replica afterwards."""
-        if isinstance(replica, coordinated.Replica):
+        if isinstance(replica, coordinated.Replica | isr.Replica):
             self._shards.add(partition)
         elif isinstance(replica, raft.Replica) and self._shards:
             self._store = partition
@@ -149,6 +148,20 @@ def tell_members(shard: Shard) -> str:
     return f"{{{ensemble}}}{leader}{change}"
 
 
+def tell_partition(state: isr.PartitionState) -> str:
+    """With incarnations, as an ensemble is told."""
+
+    def nodes(members: tuple[Member, ...]) -> str:
+        return "{" + ",".join(map(tell, members)) + "}"
+
+    elr = f" elr {nodes(state.elr)}" if state.elr else ""
+    unclean = f", uncleanly since e{state.unclean.leader_epoch}" if state.unclean is not None else ""
+    return (
+        f"e{state.leader_epoch} (v{state.epoch}) led by {tell(state.leader)},"
+        f" isr {nodes(state.isr)}{elr} of {nodes(state.replicas)}{unclean}"
+    )
+
+
 def tell_reconfiguration(change: Reconfiguration) -> str:
     return f"{tell_change(change)} ({change.phase}{' again' if change.again else ''})"
 
@@ -221,6 +234,7 @@ _TELLERS: dict[type, Callable[[Any], str]] = {
     ),
     Membership: str,
     MoveLeader: lambda thing: f"request {thing.request}: move the leader",
+    isr.PartitionState: tell_partition,
     Reconfiguration: tell_reconfiguration,
     Reconfigure: lambda thing: f"request {thing.request}: {tell_change(thing)}",
     Shard: tell_shard,

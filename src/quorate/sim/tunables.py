@@ -116,7 +116,7 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
 LEAST: dict[str, int | float] = {
     "pace_s": 0.05,
     **dict.fromkeys(("patience_s", "watch_s"), 0.1),
-    "suspect_after_s": 0.01,
+    **dict.fromkeys(("suspect_after_s", "lag_s", "report_s"), 0.01),
     **dict.fromkeys(("pause_s", "retry_s", "repair_retry_s"), 0.001),
     **dict.fromkeys(("election_timeout_s", "heartbeat_s", "ping_s", "suspect_s"), 0.001),
     "store_latency_s": 0.0001,
@@ -129,9 +129,12 @@ LEAST: dict[str, int | float] = {
 MOST: dict[str, int] = {
     "partitions_count": 64,
     "operators_count": 9,
+    "min_isr_share": 1,
     **dict.fromkeys(("clients_count", "readers_count"), 1_000),
 }
-"""Above this, a world does not fit into a machine."""
+"""Above this, a world does not fit into a machine, or means nothing."""
+OF_CONTROLLERS = ("watched", "min_isr_share")
+"""What operators of `coordinated` do not have."""
 
 
 def numbers_of(protocol: str) -> dict[str, int | float]:
@@ -148,6 +151,8 @@ def numbers_of(protocol: str) -> dict[str, int | float]:
     if protocol == "isr":
         parts += [host.isr, oversight, oversight.controller]
     found = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
+    if protocol != "isr":
+        found = {name: value for name, value in found.items() if name not in OF_CONTROLLERS}
     return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 

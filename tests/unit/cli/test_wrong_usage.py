@@ -40,9 +40,9 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["sim", "raft", "--faults", "netwrok"], "did you mean 'network'?"),
         (["sim", "raft", "--faults", ","], "--faults names nothing"),
         (["sim", "raft", "--faults", "all,none"], "none and all contradict each other"),
-        (["sim", "raft", "--faults", "operator"], "raft has no operators; only coordinated has"),
-        (["sim", "isr"], "isr and confirm are to come; there are: raft, coordinated"),
-        (["sweep", "confirm", "--seeds", "0:3"], "isr and confirm are to come"),
+        (["sim", "raft", "--faults", "operator"], "raft has no operators; only coordinated and isr have"),
+        (["sim", "confirm"], "confirm is to come; there are: raft, coordinated, isr"),
+        (["sweep", "confirm", "--seeds", "0:3"], "confirm is to come"),
         (["sim", "coordinated", "--learners", "1"], "coordinated has no learners; only raft has"),
         (["sim", "raft", "--seed", "x"], "--seed 'x' is no seed; write one number"),
         (["sim", "raft", "--seed", "9" * 19], "a seed has at most 18 digits"),
@@ -51,7 +51,9 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["sim", "raft", "--set", "partitions_count"], "NAME=NUMBER"),
         (["sim", "raft", "--set", "partitions_count=two"], "'two' is no number"),
         (["sim", "raft", "--set", "colour=2"], "'colour'"),
-        (["sim", "raft", "--set", "watch_s=2"], "raft has no such setting, only coordinated has"),
+        (["sim", "raft", "--set", "watch_s=2"], "raft has no such setting, only coordinated and isr have"),
+        (["sim", "coordinated", "--set", "lag_s=2"], "coordinated has no such setting, only isr has"),
+        (["sim", "isr", "--set", "min_isr_share=1.5"], "min_isr_share: 1.5 is not between 0 and 1"),
         (["sim", "raft", "--set", "partitions_count=0"], "partitions_count: 0 is not between 1 and 64"),
         (["sim", "raft", "--set", "heartbeat_s=9"], "heartbeat_s must be below election_timeout_s"),
         (["sim", "coordinated", "--set", "operators_count=0"], "operators_count: 0 is not between 1 and 9"),
@@ -80,7 +82,7 @@ def test_one_line_says_what_is_wrong(
 def test_a_time_that_would_stand_still_is_refused_with_its_bound(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    for protocol in ("raft", "coordinated"):
+    for protocol in ("raft", "coordinated", "isr"):
         if name in numbers_of(protocol):
             said = complaint(capsys, "sim", protocol, "--seed", "1", "--set", f"{name}=0")
             assert f"{name}: 0 is not at least {LEAST[name]}" in said

@@ -21,6 +21,8 @@ from quorate.core.isr.messages import (
 from tests.unit.core.kit import N1, N2, N3, THREE, Office, Stand, Store, recovered, sent
 
 CONTROLLER = Member(101, 1)
+AGAIN = Member(3, 2)
+"""N3 with another disk."""
 TUNING = isr.Tuning(heartbeat_s=0.1, lag_s=1.0, suspect_s=1.0, keep_behind=0)
 CONTROLLER_TUNING = isr.ControllerTuning(retry_s=0.2, patience_s=1.5, watch_s=2.0, report_s=1.0)
 
@@ -238,13 +240,17 @@ def at_work(stored: isr.PartitionState | Store | None = None, **more: Any) -> De
     return desk
 
 
+def told(stored: isr.PartitionState) -> PartitionTold:
+    return PartitionTold(stored.leader_epoch, stored)
+
+
 def written(ordered: list[Any]) -> list[isr.PartitionState]:
     return [effect.shard for effect in ordered if type(effect) is metadata.WriteShard]
 
 
 __all__ = [
-    "CONTROLLER", "CONTROLLER_TUNING", "N1", "N2", "N3", "NOWHERE", "THREE", "TUNING",
+    "AGAIN", "CONTROLLER", "CONTROLLER_TUNING", "N1", "N2", "N3", "NOWHERE", "THREE", "TUNING",
     "Bench", "Desk",
     "answered", "at_work", "fetch", "following", "lead", "leader", "new_leader", "noop", "pass_time", "propose",
-    "read", "state", "written",
+    "read", "state", "told", "written",
 ]  # fmt: skip

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core import events
-from quorate.core.coordinated import metadata
+from quorate.core import events, metadata
 from quorate.core.coordinated.answering import judge
 from quorate.core.coordinated.messages import (
     AddEntryResponse,

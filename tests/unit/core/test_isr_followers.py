@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -18,7 +20,7 @@ from quorate.core.isr.messages import (
 )
 from quorate.core.log import LogView
 from quorate.core.reading import StillRequest, StillResponse
-from quorate.core.repairing import WantEntries
+from quorate.core.repairing import REMOVED, HaveEntries, WantEntries
 from tests.unit.core.isr_kit import CONTROLLER, TUNING, Bench, following, pass_time, propose, state
 from tests.unit.core.kit import N1, N2, N3, N4, at, entries, of_kind, orders, recovered, sent
 
@@ -361,6 +363,20 @@ def test_a_leader_that_answers_is_not_reported() -> None:
     assert ReportLeader not in map(type, sent(ordered))
 
 
+@pytest.mark.behaviour("LB-12")
+def test_a_leader_that_let_it_rest_is_not_reported_for_having_been_silent() -> None:
+    bench = following("1-0 1-1 1-2")
+    bench.answer(commit=2)
+    bench.answer(commit=2, rest=True)
+    assert bench.replica.role.deadline is None
+    bench.now += 3600.0
+    span = Span(at("1-0"), at("1-1"))
+    bench.tell(events.Damaged(span))
+    ordered = bench.receive(N3, HaveEntries(1, span, why_not=REMOVED)) + bench.wake()
+    assert FetchRequest in map(type, sent(ordered, N1))
+    assert ReportLeader not in map(type, sent(ordered, CONTROLLER))
+
+
 def test_not_all_followers_report_at_the_same_moment() -> None:
     def when(member: Member) -> float:
         bench = following("1-0", me=member)
@@ -451,6 +467,34 @@ def test_what_is_settled_is_not_cut_for_a_leader_that_a_person_has_let_lead() ->
     assert bench.replica.deadline() is None
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"diverging": at("1-4")},
+        {"diverging": at("0-9")},
+        {"snapshot": Snapshot(at("2-4"), 1, 10)},
+        {"snapshot": Snapshot(at("2-9"), 1, 10)},
+    ],
+)
+def test_one_whose_snapshot_is_not_what_such_a_leader_has_says_so_and_asks_no_more(answer: Any) -> None:
+    bench = Bench(N2, "", base=at("1-9"), snapshot=Snapshot(at("1-9"), 1, 10), commit=9)
+    bench.told(state(3, 3))
+    ordered = bench.answer(**answer)
+    (report,) = of_kind(ordered, effects.Report)
+    assert "wipe" in report.what
+    assert sent(ordered) == []
+    assert bench.replica.deadline() is None
+
+
+def test_a_snapshot_that_was_not_needed_says_nothing_about_the_leader() -> None:
+    """It was offered for damage that others have mended meanwhile."""
+    bench = Bench(N2, "1-10", base=at("1-9"), snapshot=Snapshot(at("1-9"), 1, 10), commit=10)
+    bench.told(state(3, 3))
+    ordered = bench.answer(snapshot=Snapshot(at("1-4"), 1, 10))
+    assert of_kind(ordered, effects.Report) == []
+    assert [type(message) for message in sent(ordered, N1)] == [FetchRequest]
+
+
 # ---- damage and snapshots ----
 
 
@@ -504,6 +548,17 @@ def test_who_needs_what_is_no_longer_there_fetches_the_leaders_snapshot() -> Non
     ordered = bench.persist()
     (request,) = (message for message in sent(ordered, N1) if type(message) is FetchRequest)
     assert (request.prev, request.flushed, request.commit) == (EntryId(1, 9), 9, 9)
+
+
+def test_a_snapshot_ends_the_search_for_where_logs_part() -> None:
+    bench = Bench(N2, "1-0 1-1 1-2")
+    bench.told(state(2, 2))
+    bench.answer(diverging=at("1-1"))
+    snapshot = Snapshot(EntryId(2, 9), 1, 10)
+    bench.answer(snapshot=snapshot)
+    bench.receive(N1, ChunkResponse(2, snapshot, 0, 10))
+    requests = [message for message in sent(bench.persist(), N1) if type(message) is FetchRequest]
+    assert [request.prev for request in requests] == [EntryId(2, 9)]
 
 
 def test_a_follower_without_a_readable_snapshot_says_what_it_needs() -> None:

@@ -434,6 +434,47 @@ def test_one_comes_in_only_behind_the_first_entry_of_the_epoch() -> None:
     assert sent(fetch(bench, N3), CONTROLLER) == [AlterIsr(2, 2, (N1, N2, N3))]
 
 
+@pytest.mark.behaviour("LB-20", "LB-23")
+def test_one_that_was_about_to_come_in_and_stops_is_not_waited_for_any_longer() -> None:
+    bench = of_two()
+
+    def write(request: int) -> list[Reply]:
+        propose(bench, request)
+        bench.persist()
+        return replies(fetch(bench, N2))
+
+    assert write(1) != []
+    fetch(bench, N3, at("2-1"))
+    assert write(2) != []
+    ordered = fetch(bench, N3, at("2-2"))
+    assert sent(ordered, CONTROLLER) == [], "it has what there was when it asked, and not yet what is settled"
+    assert write(3) == []
+    assert [reply.outcome for reply in replies(pass_time(bench, 2.0))] == [Outcome.SETTLED]
+
+
+@pytest.mark.behaviour("LB-20")
+def test_a_leader_that_stood_still_listens_before_it_judges() -> None:
+    """What its followers said meanwhile is not heard yet."""
+    bench = leader("1-0")
+    propose(bench)
+    bench.persist()
+    bench.now += 10.0
+    assert AlterIsr not in map(type, sent(bench.tell(events.TimePassed()) + fetch(bench, N3), CONTROLLER))
+    assert sent(pass_time(bench, 0.2), CONTROLLER)[0] == AlterIsr(2, 2, (N1, N3))
+
+
+@pytest.mark.behaviour("LB-20")
+def test_a_leader_that_is_always_late_judges_all_the_same() -> None:
+    bench = leader("1-0")
+    propose(bench)
+    bench.persist()
+    asked = []
+    for _ in range(10):
+        bench.now += 3 * TUNING.heartbeat_s
+        asked += sent(bench.tell(events.TimePassed()) + fetch(bench, N3), CONTROLLER)
+    assert asked[0] == AlterIsr(2, 2, (N1, N3))
+
+
 @pytest.mark.behaviour("LB-23")
 def test_a_damaged_replica_does_not_come_in() -> None:
     assert sent(fetch(of_two(), N3, wants_snapshot=0), CONTROLLER) == []
@@ -493,4 +534,5 @@ def test_a_read_that_nobody_confirms_is_given_up_even_if_nothing_else_happens() 
     bench = new_leader("1-0", state(2, 2, isr_now=(N1,), elr=(N2,), min_isr=2))
     pass_time(bench, 10.0)
     read(bench)
+    assert replies(pass_time(bench, TUNING.read_wait_s)) == [], "it waits as long as any other"
     assert [reply.outcome for reply in replies(pass_time(bench, 10.0))] == [Outcome.TIMED_OUT]

@@ -34,8 +34,18 @@ def test_good_servers(servers: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "servers", ["h:1", "nats://", "ws://h:1", "nats://h:0", "nats://h:x", "nats://h/x", ","]
+    "servers",
+    ["h:1", "nats://", "ws://h:1", "nats://h:0", "nats://h:x", "nats://h/x", "nats://h?x", "nats://h#x", ","],
 )
 def test_bad_servers(servers: str) -> None:
     with pytest.raises(BadConfig, match="is no NATS server"):
         check_nats(servers)
+
+
+@pytest.mark.parametrize("sign", [",", "/", "#", "?", "@/"])
+def test_no_part_of_a_password_is_repeated_whatever_it_was_cut_at(sign: str) -> None:
+    with pytest.raises(BadConfig) as refused:
+        check_nats(f"nats://h:1,nats://user:half{sign}other@host:4222")
+    assert "number 2 of " in str(refused.value)
+    assert "half" not in str(refused.value)
+    assert "other" not in str(refused.value)

@@ -13,8 +13,9 @@ from quorate.core.coordinated.shard import Kind, Phase
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member
 from quorate.core.invariant import Violated
-from quorate.sim.answers import Answers, Given
+from quorate.sim.answers import Given
 from quorate.sim.faults import ANY_OPERATOR, Fault
+from quorate.sim.operator_answers import OperatorAnswers
 from tests.unit.core.coordinated_kit import N1, N2, N3, N4, contract, electing, expand, steady, swap
 from tests.unit.sim.operator_bench import Bench
 
@@ -28,7 +29,7 @@ class Book:
 
     def __init__(self, *stored: Shard) -> None:
         self.history: list[Shard] = []
-        self.answers = Answers([self.history])
+        self.answers = OperatorAnswers([self.history])
         self.store(steady(1), *stored)
 
     def store(self, *shards: Shard) -> None:

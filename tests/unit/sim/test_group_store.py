@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from quorate.core.coordinated import Shard, Status
-from quorate.core.coordinated.metadata import (
+from quorate.core.entry import Member
+from quorate.core.metadata import (
     ReadShard,
     ShardRead,
     ShardWritten,
@@ -15,7 +16,6 @@ from quorate.core.coordinated.metadata import (
     WriteRefused,
     WriteShard,
 )
-from quorate.core.entry import Member
 from tests.unit.sim.operator_bench import Bench
 
 SHARD = Shard(0, Status.ELECTION, (Member(1, 1),))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from quorate.core.coordinated import Status
-from quorate.core.coordinated.metadata import ReadShard, WriteRefused, WriteShard
 from quorate.core.coordinated.orders import MoveLeader
 from quorate.core.effects import Outcome, Reply
+from quorate.core.metadata import ReadShard, WriteRefused, WriteShard
 from quorate.sim.faults import ANY_OPERATOR, Fault
 from quorate.sim.store import Answer
 from tests.unit.sim.operator_bench import Bench

@@ -6,8 +6,8 @@ import pytest
 
 from quorate.core.coordinated.shard import Kind
 from quorate.core.entry import Member
-from quorate.sim.answers import Change
 from quorate.sim.faults import ANY_OPERATOR, ORDERS, Fault
+from quorate.sim.operator_answers import Change
 from tests.unit.sim.operator_bench import Bench
 
 

@@ -115,6 +115,30 @@ def test_a_command_that_cannot_be_carried_out_ends_the_scenario(lines: str, said
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("expect isr = R1", "expected isr = R1, found R1 R2 R3"),
+        ("expect eligible = R1", "expected eligible = R1, found none"),
+        ("expect maximal isr R1 = R2", "expected maximal isr R1 = R2, found R1 R2 R3"),
+        ("expect maximal isr R2 = R2", "expected maximal isr R2 = R2, found none: it is follower"),
+        ("expect high watermark R1 = 0", "expected high watermark R1 = 0, found none"),
+        ("order C1 call off as off", "`order C1 call off as off` failed: nothing that a controller does"),
+        ("elect R1", "`elect R1` failed: in isr controllers choose leaders"),
+    ],
+)
+def test_what_is_not_as_expected_of_an_isr_is_said(lines: str, said: str) -> None:
+    begun = "protocol isr\nnodes R1 R2 R3\ncontrollers C1\nrestart C1\nsettle\n"
+    result = run_text(begun + lines, "x.txt")
+    assert [line.partition(": ")[2][: len(said)] for line in result.lines()] == [said]
+
+
+def test_whoever_chooses_by_heads_cannot_be_told_whom() -> None:
+    text = "protocol coordinated\nnodes R1 R2\noperators O1\nrestart O1\norder O1 move leader to R2 as m"
+    (line,) = run_text(text).lines()
+    assert "an operator chooses whoever has the highest head" in line
+
+
 def test_all_expectations_that_are_not_met_are_reported() -> None:
     found = problems("expect epoch R1 = 1\nexpect epoch R2 = 0\nexpect role R3 = leader\n")
     assert [line.split(":")[1] for line in found] == ["2", "4"]

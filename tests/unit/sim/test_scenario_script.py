@@ -58,6 +58,48 @@ def test_a_mistake_is_named_with_what_could_stand_there(line: str, said: str) ->
     assert said in problem.what
 
 
+ISR = "protocol isr\n" + CAST + "outsiders R4\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("operators O1", "in isr there are no operators: write: controllers"),
+        (
+            "log R1 = 1-0\nisr R1 R4",
+            "`isr` names nodes that copy the partition from the beginning, each once",
+        ),
+        (
+            "log R1 = 1-0\nisr R1 R1",
+            "`isr` names nodes that copy the partition from the beginning, each once",
+        ),
+        ("isr R1", "`isr` says who is in sync where logs are given"),
+        ("setting min-isr = 4", "min-isr is at least 1, and at most as many as there are nodes: 3"),
+        ("setting min-isr = 0", "min-isr is at least 1"),
+        ("deliver fecth R1 -> R2", "isr has no message `fecth`; it has: partition-told"),
+    ],
+)
+def test_what_isr_does_not_begin_with_is_said(lines: str, said: str) -> None:
+    (problem,) = mistakes(ISR + lines)
+    assert said in problem.what
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("protocol raft\nnodes R1\ncontrollers C1", "in raft there are no controllers: replicas elect"),
+        (
+            "protocol coordinated\nnodes R1\ncontrollers C1",
+            "in coordinated there are no controllers: write: op",
+        ),
+        ("nodes R1\nisr R1", "in raft nobody has to be in sync; above: protocol isr"),
+    ],
+)
+def test_controllers_and_their_isr_are_of_one_protocol(line: str, said: str) -> None:
+    (problem,) = mistakes(line)
+    assert said in problem.what
+
+
 def test_all_mistakes_of_a_file_are_found_at_once() -> None:
     found = mistakes(CAST + "elect R9\n\nexpect role R1 = boss  # who?\n")
     assert [problem.line for problem in found] == [2, 4]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from quorate.core.coordinated import Shard, Status
-from quorate.core.coordinated.metadata import (
+from quorate.core.entry import Member
+from quorate.core.metadata import (
     ReadShard,
     ShardRead,
     ShardWritten,
@@ -13,7 +14,6 @@ from quorate.core.coordinated.metadata import (
     WriteRefused,
     WriteShard,
 )
-from quorate.core.entry import Member
 from quorate.sim.store import MemoryStore
 from quorate.sim.world import World
 from tests.unit.sim.operator_bench import Bench

@@ -10,7 +10,6 @@ from quorate.core import coordinated, raft
 from quorate.core.commands import ChangeMembership
 from quorate.core.coordinated import Operator, OperatorTuning, Shard, Status
 from quorate.core.coordinated.messages import AddEntryResponse, CommitReconfigurationRequest, SnapshotRequest
-from quorate.core.coordinated.metadata import ShardRead, ShardWritten, StoreSilent, WriteRefused, WriteShard
 from quorate.core.coordinated.orders import CallOff, MoveLeader, Reconfigure
 from quorate.core.coordinated.shard import Kind as ChangeKind
 from quorate.core.coordinated.shard import Phase, Reconfiguration
@@ -26,6 +25,9 @@ from quorate.core.events import (
     SnapshotTaken,
     TimePassed,
 )
+from quorate.core.isr.messages import PartitionTold
+from quorate.core.isr.state import PartitionState, Unclean
+from quorate.core.metadata import ShardRead, ShardWritten, StoreSilent, WriteRefused, WriteShard
 from quorate.core.raft import SavedState
 from quorate.core.raft.messages import (
     AppendEntries,
@@ -167,6 +169,16 @@ def test_things_in_messages_and_orders_are_not_named_twice_either() -> None:
     )
     assert tell(WriteShard(1, 3, Shard(1, Status.ELECTION, ENSEMBLE))) == (
         "write-shard version 3 shard e1 election in {n1,n2,n3}"
+    )
+
+
+def test_a_partition_is_told_with_incarnations_and_what_a_person_has_accepted() -> None:
+    again = Member(3, 2)
+    state = PartitionState(5, 2, Member(1, 1), (*ENSEMBLE[:2], again), (Member(1, 1),), (again,), min_isr=2)
+    assert tell(state) == "e2 (v5) led by n1, isr {n1} elr {n3/2} of {n1,n2,n3/2}"
+    unclean = PartitionState(6, 3, again, (again,), (again,), unclean=Unclean(3, again, ENSEMBLE))
+    assert tell(PartitionTold(3, unclean)) == (
+        "partition-told epoch 3 state e3 (v6) led by n3/2, isr {n3/2} of {n3/2}, uncleanly since e3 answer yes"
     )
 
 

@@ -31,19 +31,23 @@ def test_nothing_is_drawn_that_could_not_be_set() -> None:
 
 
 def test_bounds_are_of_tunables_that_there_are() -> None:
-    assert set(LEAST) | set(MOST) <= set(numbers_of("coordinated"))
+    assert set(LEAST) | set(MOST) <= set(numbers_of("isr"))
 
 
 def test_only_protocols_with_operators_have_their_tunables() -> None:
     only = set(numbers_of("coordinated")) - set(numbers_of("raft"))
     assert only == {"operators_count", "store_latency_s", "suspect_after_s", "watch_s", "whole"}
     assert set(numbers_of("raft")) < set(numbers_of("coordinated"))
+    assert set(numbers_of("isr")) - set(numbers_of("coordinated")) == {
+        *("lag_s", "min_isr_share", "report_s", "watched")
+    }
+    assert set(numbers_of("coordinated")) < set(numbers_of("isr"))
 
 
 @pytest.mark.parametrize("name", LEAST)
 def test_bounds_are_named_to_whoever_goes_below(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: 0 is not (at least|between) {LEAST[name]}"):
-        plan_seed(1, protocol="coordinated", overrides={name: 0})
+        plan_seed(1, protocol="isr", overrides={name: 0})
 
 
 def test_what_depends_on_each_other_is_checked_together() -> None:

@@ -29,8 +29,9 @@ class Tuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown
     heartbeat_s: float = 0.2
     """What was not answered is asked again after this long."""
     lag_s: float = 2.0
-    """Who has not caught up for this long is asked out of the ISR (LB-20). Not longer than `suspect_s`: where two
-    do not hear each other, the leader is to get rid of the other one before that one gets rid of the leader."""
+    """Who has not caught up for this long is asked out of the ISR (LB-20). Better not longer than `suspect_s`:
+    where two do not hear each other, the leader is to get rid of the other before that one gets rid of it. That
+    costs an election otherwise, and nothing worse."""
     suspect_s: float = 2.0
     """A leader that is silent for this long, and up to twice as long, is reported (LB-12)."""
     message_bytes_max: int = 1 << 20

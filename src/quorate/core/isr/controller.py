@@ -10,7 +10,8 @@ know nothing about their logs, and nobody has to be fenced first: the leader of 
 and none of them acknowledges anything to it once it has heard of the next.
 
 That a leader is gone it hears from a majority of the others in sync (LB-13, D5), from outside (`Suspected`), from
-the replica itself, or by its silence when it is told to lead.
+the replica itself, or by its silence when this very controller has told it to lead. A controller that takes over
+and cannot hear the leader changes nothing: others may hear it well (LB-14, LB-19).
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ class Controller(Overseer):
         """Who seems to be gone; never longer than until it says something."""
         self._reports: dict[Member, float] = {}
         """Who has reported the leader of this epoch, and when."""
+        self._chosen: tuple[int, Member] | None = None
+        """The leader epoch that this controller wrote last, and who is to lead in it."""
+        self._knows_who_speaks_at = 0.0
+        """Whoever has said nothing until then, since this one is at work, is perhaps not there."""
         self._retry_at: float | None = None
         self._give_up_at: float | None = None
 
@@ -88,8 +93,22 @@ class Controller(Overseer):
             self._go_on()
         elif self._birth is not None:
             # Everybody has the same: nothing. So anybody may lead (LB-1, LB-2).
-            first = newborn(self._birth, self.rng.choice(sorted(self._birth.replicas)))
-            self.write(first, self._go_on)
+            self._store(newborn(self._birth, self.rng.choice(sorted(self._birth.replicas))))
+
+    def _store(self, state: PartitionState) -> None:
+        """First it is stored, and then it is told (LB-2, LB-18)."""
+        before = self.shard
+        if before is None or state.leader_epoch != before.leader_epoch:
+            self._chosen = state.leader_epoch, state.leader
+        self.write(state, lambda: self._stored(before, state))
+
+    def _stored(self, before: PartitionState | None, state: PartitionState) -> None:
+        if before is not None and state.leader_epoch != before.leader_epoch:
+            self.elections_count += 1
+        elif before is not None and state.replicas == before.replicas:
+            self.shrinks_count += bool(set(before.isr) - set(state.isr))
+            self.expands_count += bool(set(state.isr) - set(before.isr))
+        self._go_on()
 
     def _go_on(self) -> None:
         """The store holds this: whoever ordered it hears so, and then all the others."""
@@ -99,12 +118,18 @@ class Controller(Overseer):
         if self._told is None or self._told.epoch != state.epoch:
             self._reports.clear()
             self._times_told = 0
+            if self._told is None:
+                self._knows_who_speaks_at = self.now + self.tuning.patience_s
+            self._gone &= set(state.replicas)
+            self._heard = {member: said for member, said in self._heard.items() if member in state.replicas}
             for member in self._told.replicas if self._told is not None else ():
                 if member not in state.replicas:
                     self._tell(member)  # Whoever misses that hears it when it asks the leader for more.
             self._told = state
         self._look_at = self.now + self.tuning.watch_s
-        self._give_up_at = None if self._leader_leads() else self.now + self.tuning.patience_s
+        has_chosen = self._chosen == (state.leader_epoch, state.leader)
+        waits = has_chosen and not self._leader_leads()
+        self._give_up_at = self.now + self.tuning.patience_s if waits else None
         self._tell_all()
 
     # --- telling ---
@@ -114,14 +139,18 @@ class Controller(Overseer):
         self.send(member, PartitionTold(self.shard.leader_epoch, self.shard))
 
     def _tell_all(self) -> None:
-        """Everybody who does not know it yet; and who cannot lead, as long as nobody does: it may be mended."""
+        """Everybody who does not know it yet, or seems to be gone: its answer shows that it is not.
+
+        And who cannot lead, as long as nobody does: it may be mended.
+        """
         state = self.shard
         assert state is not None
-        untold = [member for member in state.replicas if not self._knows(member, state)]
-        if not self._leader_leads():
-            untold += [
-                member for member in state.replicas if member not in untold and not self._is_fit(member)
-            ]
+        leads = self._leader_leads()
+        untold = [
+            member
+            for member in state.replicas
+            if not self._knows(member, state) or member in self._gone or not (leads or self._is_fit(member))
+        ]
         self._times_told += 1
         if self._times_told <= EAGER or self._times_told % LAZY == 0:
             for member in untold:
@@ -168,9 +197,10 @@ class Controller(Overseer):
     def _stranger(self, state: PartitionState, sender: Member, knows: int) -> None:
         """One that was removed may not know it. Where a node has another disk, who was there is gone (KIP-903)."""
         if knows < state.epoch:
-            self._tell(sender)
+            self._tell(sender)  # It may be of the past; its answer is not.
+            return
         for member in state.replicas:
-            if member.node == sender.node and member.incarnation < sender.incarnation:
+            if member.node == sender.node:
                 self._missing(member)
 
     def _heard_from(self, state: PartitionState, sender: Member, message: PartitionHeard) -> None:
@@ -199,9 +229,7 @@ class Controller(Overseer):
         if message.isr == state.isr:
             self._tell(sender)
             return
-        self.shrinks_count += bool(set(state.isr) - isr)
-        self.expands_count += bool(isr - set(state.isr))
-        self.write(state.with_isr(isr), self._go_on)
+        self._store(state.with_isr(isr))
 
     def _report(self, state: PartitionState, sender: Member) -> None:
         """A majority of the others in sync, within the bound (LB-13, LB-14, D5).
@@ -214,7 +242,8 @@ class Controller(Overseer):
         self.reports_count += 1
         self._reports[sender] = self.now
         fresh = [m for m in others if self.now - self._reports.get(m, float("-inf")) <= self.tuning.report_s]
-        if 2 * len(fresh) > len(others):
+        # Where it is known to be gone already, nobody could lead so far; perhaps this one can.
+        if 2 * len(fresh) > len(others) or state.leader in self._gone:
             self._missing(state.leader)
 
     # --- who leads ---
@@ -228,28 +257,29 @@ class Controller(Overseer):
     def _missing(self, member: Member) -> None:
         assert self.shard is not None
         self._gone.add(member)
+        if self._retry_at is None:
+            self._retry_at = self.now + self.tuning.retry_s
         if member == self.shard.leader and self._is_informed:
             self._elect()
 
+    def _able(self, state: PartitionState) -> list[Member]:
+        """Who has everything, and does not seem to be gone or damaged."""
+        return [m for m in state.may_lead if m not in self._gone and self._is_fit(m)]
+
     def _elect(self) -> None:
-        """Somebody who has everything, and does not seem to be gone or damaged; if there is one (LB-16)."""
+        """One of those, if there are any (LB-16)."""
         state = self.shard
         assert state is not None
-        able = [m for m in state.may_lead if m not in self._gone and self._is_fit(m)]
+        able = self._able(state)
         others = [m for m in able if m in state.isr and m != state.leader]
         # One that says itself that it does not lead may do so in another epoch.
         again = [state.leader] if state.leader in able and self._has_refused(state) else []
         candidates = others or again or [m for m in able if m in state.elr]
         if candidates:
-            self._lead(state.led_by(self.rng.choice(candidates)))
+            self._store(state.led_by(self.rng.choice(candidates)))
         elif self._retry_at is None:
             # Those who could not lead are asked again: they may be mended.
             self._retry_at = self.now + self.tuning.retry_s
-
-    def _lead(self, state: PartitionState) -> None:
-        """Another leader epoch: first in the store (LB-18)."""
-        self.elections_count += 1
-        self.write(state, self._go_on)
 
     # --- time ---
 
@@ -278,24 +308,14 @@ class Controller(Overseer):
         assert state is not None
         self._orders.append(Given(order, before=state))
         if isinstance(order, MoveLeader):
-            self._lead(state.led_by(order.to or self.rng.choice(self._heirs(state))))
+            self._store(state.led_by(order.to or self.rng.choice(self._heirs(state))))
         elif isinstance(order, ElectUncleanly):
-            self._lead(_uncleanly_led_by(state, order.to))
+            self._store(_uncleanly_led_by(state, order.to))
         else:
-            changed = self._without(state, order.old) if order.old is not None else state
-            kept = [member for member in changed.replicas if member != order.old]
+            kept = [member for member in state.replicas if member != order.old]
             replicas = tuple(sorted(kept if order.new is None else [*kept, order.new]))
-            changed = msgspec.structs.replace(changed, epoch=state.epoch + 1, replicas=replicas)
-            self.write(changed, self._go_on)
-
-    def _without(self, state: PartitionState, old: Member) -> PartitionState:
-        """The same partition, where it leads no more and nobody waits for it."""
-        if state.leader == old:
-            self.elections_count += 1
-            state = state.led_by(self.rng.choice(self._heirs(state)))
-        if old in state.isr:
-            state = state.with_isr(set(state.isr) - {old})
-        return msgspec.structs.replace(state, elr=tuple(member for member in state.elr if member != old))
+            led = state.led_by(self.rng.choice(self._heirs(state))) if order.old == state.leader else state
+            self._store(msgspec.structs.replace(led.held_by(replicas), epoch=state.epoch + 1))
 
     def _heirs(self, state: PartitionState) -> list[Member]:
         """Who could lead instead; whoever seems to be there, if anybody does, and in sync, if anybody is."""
@@ -323,12 +343,24 @@ class Controller(Overseer):
                 return f"node {order.to.node} leads already"
             return "" if order.to in state.isr else f"node {order.to.node} is not in sync"
         if isinstance(order, ElectUncleanly):
-            if order.to not in state.replicas:
-                return f"node {order.to.node} does not hold this partition"
-            return (
-                f"node {order.to.node} has everything that is settled" if order.to in state.may_lead else ""
-            )
+            return self._why_not_uncleanly(state, order.to)
         return self._why_not_change(state, order.old, order.new)
+
+    def _why_not_uncleanly(self, state: PartitionState, to: Member) -> str:
+        """It loses what is settled: not while there is somebody who has it."""
+        if to not in state.replicas:
+            return f"node {to.node} does not hold this partition"
+        if to in state.may_lead and not self._is_fit(to):
+            return f"node {to.node} is damaged: it can lead once that is mended, and in no other way"
+        if to in state.may_lead:
+            return f"node {to.node} has everything that is settled"
+        able = self._able(state)
+        there = [member for member in able if member in self._heard]
+        if there:
+            return f"node {there[0].node} has everything that is settled, and does not seem to be gone"
+        if able and self.now < self._knows_who_speaks_at:
+            return "this controller does not know yet who is there: try again in a moment"
+        return ""
 
     def _why_not_change(self, state: PartitionState, old: Member | None, new: Member | None) -> str:
         if old is None and new is None:
@@ -346,6 +378,8 @@ class Controller(Overseer):
             return f"node {old.node} is in sync, and without it fewer than {state.min_isr} are"
         if old == state.leader and not self._heirs(state):
             return "nobody else could lead who has everything that is settled"
+        if old in state.may_lead and not is_wiped and not any(m != old for m in self._able(state)):
+            return f"node {old.node} may be the only one left that has everything that is settled"
         return ""
 
 
@@ -370,7 +404,10 @@ def _is_done(order: Order, before: PartitionState, state: PartitionState) -> boo
     if state.leader_epoch == before.leader_epoch:
         return False
     if isinstance(order, ElectUncleanly):
-        return state.unclean is not None and state.unclean.leader_epoch > before.leader_epoch
+        unclean = state.unclean
+        return (
+            unclean is not None and unclean.leader_epoch > before.leader_epoch and unclean.leader == order.to
+        )
     return state.leader != before.leader if order.to is None else state.leader == order.to
 
 

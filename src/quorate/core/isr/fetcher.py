@@ -1,8 +1,11 @@
 """One follower as its leader sees it: its newest request, and since when it is behind.
 
 **Lag is a matter of time** (LB-20). A follower is behind from the moment when there is something that it has not
-flushed. While entries keep coming it may never have all of them; but if it has all that there was when it asked
-last, then it is behind only since then.
+flushed. While entries keep coming it may never have all of them. So when it asks, the end of the leader's log is
+*marked*; once it has flushed up to there, it is behind only since the time of the mark, and the next end is marked.
+The mark must stay until it is reached: a follower asks for more while the last is being flushed, so that what it
+has flushed is always older than its last request. By this, one that follows at a constant distance seems to be up
+to twice as far behind as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from __future__ import annotations
 from quorate.core.entry import NOWHERE, EntryId, Member
 from quorate.core.isr.messages import FetchRequest
 
-NEVER = 1 << 62
 BEATS_EAGER = 8
 """So many heartbeats wake a follower that rests and does not answer,"""
 BEATS_LAZY = 8
@@ -19,10 +21,11 @@ BEATS_LAZY = 8
 
 class Fetcher:
     __slots__ = (
-        "_asked_at",
         "_beats",
-        "_end_then",
+        "_marked_at",
+        "_marked_end",
         "behind_since",
+        "has_kept_up",
         "is_resting",
         "is_suspected",
         "is_waiting",
@@ -36,6 +39,8 @@ class Fetcher:
         self.request: FetchRequest | None = None
         """The newest; None: it has not asked in this epoch."""
         self.behind_since: float | None = now
+        self.has_kept_up = False
+        """It has reached a mark: since when it is behind is more than a guess."""
         self.is_waiting = False
         """Its newest request was answered with nothing: the next that there is, it is told at once."""
         self.is_resting = False
@@ -45,9 +50,9 @@ class Fetcher:
         self.reading = 0
         """Headers that it needs are being read from disk, by this token."""
         self._beats = 0
-        self._asked_at = now
-        self._end_then = NEVER
-        """When it asked last, and where the leader's log ended then."""
+        self._marked_at = now
+        self._marked_end = -1
+        """Where the leader's log ended then, when it asked; -1: it has not asked yet."""
 
     @property
     def node(self) -> int:
@@ -80,13 +85,16 @@ class Fetcher:
         self._beats = 0
         # Without its snapshot it has not everything, whatever its log says.
         flushed = request.flushed if request.wants_snapshot < 0 else -1
+        has_reached_mark = 0 <= self._marked_end <= flushed
         if flushed >= end:
             self.behind_since = None
         elif self.behind_since is None:
             self.behind_since = now
-        elif flushed >= self._end_then:
-            self.behind_since = max(self.behind_since, self._asked_at)
-        self._asked_at, self._end_then = now, end
+        elif has_reached_mark:
+            self.behind_since = max(self.behind_since, self._marked_at)
+        if has_reached_mark or self._marked_end < 0:
+            self._marked_at, self._marked_end = now, end
+        self.has_kept_up = self.has_kept_up or has_reached_mark
         return True
 
     def appended(self, now: float) -> None:
@@ -100,6 +108,10 @@ class Fetcher:
 
     def lags(self, now: float, lag_s: float) -> bool:
         return self.behind_since is not None and now - self.behind_since >= lag_s
+
+    def is_coming(self, now: float, lag_s: float) -> bool:
+        """It keeps up, wherever it has been before: whoever is not in sync and does, is about to be."""
+        return self.has_kept_up and self.is_whole and not self.lags(now, lag_s)
 
     def is_due(self) -> bool:
         """Whether this heartbeat is for it, too: one that does not answer is tried less often."""

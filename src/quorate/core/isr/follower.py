@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import effects
-from quorate.core.entry import EntryId, Member, Snapshot
+from quorate.core.entry import NOWHERE, EntryId, Member, Snapshot
 from quorate.core.isr.messages import FetchRequest, FetchResponse, ReportLeader
 from quorate.core.isr.roles import Role
 
@@ -68,6 +68,8 @@ class Follower(Role):
     def _ask(self) -> None:
         """What comes next? Not while a snapshot comes: that has its own questions, and the log is in suspense."""
         replica = self.replica
+        if self._is_resting:
+            self.heard_leader()  # It owed us nothing so far.
         self._is_resting = False
         if replica.staging is None and not self._is_stranded:
             number = self._asked.number + 1 if self._asked is not None else 1
@@ -115,8 +117,8 @@ class Follower(Role):
             self._look_ahead()
 
     def installed(self, snapshot: Snapshot) -> None:
-        super().installed(snapshot)
         self._probe = None
+        super().installed(snapshot)
         if self._asked is None or self._has_news():
             self._ask()
 
@@ -127,8 +129,6 @@ class Follower(Role):
     def suspected(self, node: int) -> None:
         """It may be gone, or have restarted: only an answer to what is asked from now on shows that it leads."""
         if node == self._leader.node:
-            if self._is_resting:
-                self.heard_leader()  # It owed us nothing so far.
             self._ask()
 
     def woke(self) -> None:
@@ -162,6 +162,8 @@ class Follower(Role):
             return
         if message.later:
             self._ask_at = replica.now + self._retry_s
+        elif message.snapshot is not None and self._is_contradicted_by(message.snapshot):
+            self._contradicted(NOWHERE)
         elif message.snapshot is not None:
             leader = self._leader.node
             replica.fetching.order(asker=leader, source=leader, snapshot=message.snapshot)
@@ -198,7 +200,8 @@ class Follower(Role):
         log = replica.log
         assert message.diverging is not None
         target = replica.last_at_or_below(message.diverging)
-        if target.offset < replica.commit:
+        is_shared = target.epoch <= message.diverging.epoch and target.offset <= message.diverging.offset
+        if target.offset < replica.commit or not is_shared:  # Otherwise they part below our snapshot.
             self._contradicted(message.settled)
         elif target.offset < message.prev.offset:
             self._probe = target
@@ -206,6 +209,16 @@ class Follower(Role):
             self._ask()
         else:
             self._ask_at = replica.now + self._retry_s  # Something has to be mended first.
+
+    def _is_contradicted_by(self, snapshot: Snapshot) -> bool:
+        """It ends inside of what is settled here, and not with what we have there: it would never be of use."""
+        log, last = self.replica.log, snapshot.last
+        if last.offset < log.base.offset:
+            return (
+                last.epoch > log.base.epoch
+            )  # Epochs never fall along a log: theirs has another one at our base.
+        is_known = last.offset <= self.replica.commit and log.span_at(last.offset) is None
+        return is_known and not log.holds(last)
 
     def _contradicted(self, settled: EntryId) -> None:
         """What is settled is never cut."""

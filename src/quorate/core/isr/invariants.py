@@ -213,13 +213,17 @@ class IsrInvariants:
                 raise Violated("state-skipped", said)
         elif state.unclean == earlier.unclean:
             self._follows(partition, earlier, state, said)
-        self._stored[partition] = (version, state)
-        self._history[partition, state.epoch] = state
-        self._chosen.setdefault((partition, state.leader_epoch), state.leader)
+        self.found(partition, version, state)
         epochs = world.settled[partition].epochs
         if epochs and (earlier is None or state.unclean == earlier.unclean):
             entry = EntryId(epochs[-1], len(epochs) - 1)
             self._all_have(world, partition, state.may_lead, entry, f"{said}; {entry} is settled")
+
+    def found(self, partition: int, version: int, state: PartitionState) -> None:
+        """This is stored: since now, or since before anybody watched."""
+        self._stored[partition] = (version, state)
+        self._history[partition, state.epoch] = state
+        self._chosen.setdefault((partition, state.leader_epoch), state.leader)
 
     def _follows(self, partition: int, old: PartitionState, new: PartitionState, said: str) -> None:
         led_anew = new.leader_epoch != old.leader_epoch
@@ -229,7 +233,7 @@ class IsrInvariants:
         if led_anew and new.leader not in old.may_lead:
             raise Violated("leader-outside", said)
         gone = set(old.replicas) - set(new.replicas)
-        expected = set(old.isr) - gone | ({new.leader} if led_anew else set())
+        expected = (set(old.isr) if new.leader in old.isr else {new.leader}) - gone
         if set(new.isr) != expected:
             asked = self._asked.get((partition, old.leader_epoch, old.epoch), set())
             if led_anew or gone or new.isr not in asked:

@@ -6,7 +6,9 @@ controller believes to be in sync when it chooses the next leader, this leader h
 request is known as soon as any newer state is: a request is good for one epoch of the partition only.
 
 **What is settled.** What all of them have flushed, be it of this epoch or of an earlier one, provided that enough
-are in sync by what is agreed. See README.md for why neither needs an entry of the own epoch, and what does.
+are in sync by what is agreed. See README.md for why neither needs an entry of the own epoch, and what does. Whoever
+keeps up and is not in sync yet is waited for, too, so that it can come in: nobody reaches the end of a log that
+goes on.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class Leader(Leading, Role):
         """By node: everybody else who holds the partition."""
         self.asked: AlterIsr | None = None
         """A change of the ISR of which nothing is known yet."""
+        self._listens_until = replica.now
+        """It has stood still: nobody is judged before what was said meanwhile is heard."""
         self.reading = Reading(self)
 
     def enter(self) -> None:
@@ -75,6 +79,17 @@ class Leader(Leading, Role):
         if self.asked is None:
             return self.state.isr
         return tuple(sorted({*self.state.isr, *self.asked.isr}))
+
+    @property
+    def _waited_for(self) -> tuple[Member, ...]:
+        """The maximal ISR, and who is about to join it: it can, once it has all that is settled (LB-23)."""
+        now, lag_s = self.replica.now, self.replica.config.tuning.lag_s
+        coming = [
+            follower.member
+            for follower in self.followers.values()
+            if follower.flushed >= self._epoch_first and follower.is_coming(now, lag_s)
+        ]
+        return tuple(sorted({*self.maximal_isr, *coming}))
 
     @property
     def _electable(self) -> tuple[Member, ...]:
@@ -245,7 +260,7 @@ class Leader(Leading, Role):
         if not self.state.may_settle:
             return  # By what is agreed: who was asked for may never be in, and whoever left may lead.
         self._matched[replica.me] = replica.durable.offset
-        reached = quorum.whole_set_offset(self._matched, self.maximal_isr)
+        reached = quorum.whole_set_offset(self._matched, self._waited_for)
         if reached <= replica.commit:
             return
         had_settled = self.has_settled
@@ -258,7 +273,8 @@ class Leader(Leading, Role):
 
     def _judge(self) -> None:
         """Ask whoever lags out, and whoever has caught up in; one question at a time (LB-20, LB-23)."""
-        if self.asked is not None:
+        self._notice_a_pause()
+        if self.asked is not None or self.replica.now < self._listens_until:
             return
         state, replica = self.state, self.replica
         isr = tuple(member for member in state.replicas if self._is_in_sync(member))
@@ -266,6 +282,16 @@ class Leader(Leading, Role):
             self.asked = AlterIsr(replica.epoch, state.epoch, isr)
             replica.tell_controllers(self.asked)
             self.wake()
+
+    def _notice_a_pause(self) -> None:
+        """What followers have said while this leader stood still is not heard yet, and they seem to lag.
+
+        One that is always late has to judge, too: it listens once in `lag_s`.
+        """
+        now, tuning = self.replica.now, self.replica.config.tuning
+        is_late = self.deadline is not None and now - self.deadline > tuning.heartbeat_s
+        if is_late and now - self._listens_until > tuning.lag_s:
+            self._listens_until = now + tuning.heartbeat_s
 
     def _is_in_sync(self, member: Member) -> bool:
         replica = self.replica
@@ -290,10 +316,11 @@ class Leader(Leading, Role):
 
     def woke(self) -> None:
         replica = self.replica
-        self.deadline = None
-        self._judge()
         if self.asked is not None:
             replica.tell_controllers(self.asked)
+        self.persisted()  # Whoever was about to join may have stopped.
+        self._judge()
+        self.deadline = None
         self.reading.woke()
         self.reading.give_up(replica.config.tuning.read_wait_s)
         for follower in self.followers.values():
@@ -313,7 +340,7 @@ class Leader(Leading, Role):
             or any(map(self._is_to_be_woken, self.followers.values()))
             or any(
                 self.followers[member.node].behind_since is not None
-                for member in self.state.isr
+                for member in self._waited_for
                 if member != self.replica.me
             )
         )

@@ -11,7 +11,7 @@ class ChangeReplicas(msgspec.Struct, frozen=True, gc=False):
     """Let `old` hold the partition no more, or `new` hold it, too, or both at once.
 
     Who is new is not in sync at first. To have a copy in sync before another goes, order the one, and then the
-    other.
+    other. How many must be in sync stays what it was when the partition was born.
     """
 
     request: int

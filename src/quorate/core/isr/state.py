@@ -14,6 +14,10 @@ import msgspec
 from quorate.core.entry import Member
 
 
+class ImpossibleState(ValueError):
+    """No controller stores such a thing."""
+
+
 class Unclean(msgspec.Struct, frozen=True, gc=False):
     """A person has let somebody lead who may lack what is settled: never forgotten."""
 
@@ -21,14 +25,15 @@ class Unclean(msgspec.Struct, frozen=True, gc=False):
     """The one that began with it."""
     leader: Member
     isr: tuple[Member, ...]
-    """Who was in sync before, and so had everything."""
+    """Who was in sync before, or eligible, and so had everything."""
 
 
 class Birth(msgspec.Struct, frozen=True, gc=False):
     """What to begin a partition with of which the store knows nothing."""
 
     replicas: tuple[Member, ...]
-    min_isr: int = 1
+    min_isr: int
+    """Fewer than a majority is a choice that somebody has to make, so there is no default. It stays what it is."""
 
 
 class PartitionState(msgspec.Struct, frozen=True, gc=False):
@@ -49,14 +54,21 @@ class PartitionState(msgspec.Struct, frozen=True, gc=False):
     """The last time that a person accepted a loss."""
 
     def __post_init__(self) -> None:
-        assert self.replicas == tuple(sorted(set(self.replicas))), "replicas are sorted"
-        assert self.isr == tuple(sorted(set(self.isr))), "so is the ISR"
-        assert len({member.node for member in self.replicas}) == len(self.replicas), "one replica a node"
-        assert self.leader in self.isr, "the leader is in the ISR"
-        assert set(self.isr) <= set(self.replicas)
-        assert set(self.elr) <= set(self.replicas) - set(self.isr)
-        assert 1 <= self.min_isr <= len(self.replicas)
-        assert not self.elr or len(self.isr) < self.min_isr
+        """It also comes from the network and the store, so what cannot be is no assertion; msgspec passes it on."""
+        replicas, isr, elr = set(self.replicas), set(self.isr), set(self.elr)
+        for holds, rule in (
+            (self.replicas == tuple(sorted(replicas)), "replicas are sorted"),
+            (self.isr == tuple(sorted(isr)), "the ISR is sorted"),
+            (self.elr == tuple(sorted(elr)), "the ELR is sorted"),
+            (len({member.node for member in replicas}) == len(replicas), "one replica a node"),
+            (self.leader in isr, "the leader is in the ISR"),
+            (isr <= replicas, "who is in sync holds the partition"),
+            (elr <= replicas - isr, "who is eligible holds it, and is not in sync"),
+            (1 <= self.min_isr <= len(replicas), "as many hold it as are needed in sync"),
+            (not elr or len(isr) < self.min_isr, "where enough are in sync nobody is only eligible"),
+        ):
+            if not holds:
+                raise ImpossibleState(f"{self}: {rule}")
 
     @property
     def may_settle(self) -> bool:
@@ -76,10 +88,27 @@ class PartitionState(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(self, epoch=self.epoch + 1, isr=now, elr=elr)
 
     def led_by(self, leader: Member) -> PartitionState:
-        """Another leader epoch. One that was eligible is in sync by leading: nothing was settled without it."""
+        """Another leader epoch. One that was eligible leads because nobody in sync was there.
+
+        So it begins alone, and all the others stay eligible: nothing is settled before enough have joined it.
+        """
         assert leader in self.may_lead
-        changed = self.with_isr({*self.isr, leader})
-        return msgspec.structs.replace(changed, leader=leader, leader_epoch=self.leader_epoch + 1)
+        isr = self.isr if leader in self.isr else (leader,)
+        return msgspec.structs.replace(
+            self,
+            epoch=self.epoch + 1,
+            leader_epoch=self.leader_epoch + 1,
+            leader=leader,
+            isr=isr,
+            elr=tuple(member for member in self.may_lead if member not in isr),
+        )
+
+    def held_by(self, replicas: tuple[Member, ...]) -> PartitionState:
+        """Others hold the partition. Whoever does no more is neither in sync nor eligible; the leader stays."""
+        isr = tuple(member for member in self.isr if member in replicas)
+        left = tuple(member for member in self.may_lead if member in replicas and member not in isr)
+        elr = left if len(isr) < self.min_isr else ()
+        return msgspec.structs.replace(self, epoch=self.epoch + 1, replicas=replicas, isr=isr, elr=elr)
 
     def __str__(self) -> str:
         def nodes(members: tuple[Member, ...]) -> str:
