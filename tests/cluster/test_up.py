@@ -138,6 +138,7 @@ def test_a_cluster_is_up_survives_a_kill_stops_and_comes_back_with_its_data(tmp_
         assert second.stderr.count("\n") == 1
 
         killed = up.pid(2)
+        up.until_said(f", node 2: {killed}, ")
         os.kill(killed, signal.SIGKILL)
         up.until_said("node 2 was ended by SIGKILL: it starts again in 0.5 s")
         up.until_said("node 2 is up, process", after="node 2 was ended by SIGKILL")
@@ -147,7 +148,7 @@ def test_a_cluster_is_up_survives_a_kill_stops_and_comes_back_with_its_data(tmp_
 
         pids = [up.pid(node) for node in (1, 2, 3)]
         assert up.stop() == 0
-        assert "stopped; `quorate up` starts it again" in up.said()
+        assert f"stopped; `quorate up --dir {directory}` starts it again" in up.said()
         assert all(map(is_gone, pids))
     with running(directory, port) as up:
         up.until(lambda: up.said().count("is up: 3 nodes") == 2, "the second start")

@@ -56,7 +56,7 @@ WARNINGS: dict[str, dict[str, str]] = {
         "an-expansion-counts-from-the-asking": "isr-missing is broken: R1 settled 1-2, and {R3/1} do not have it"
     },
     "isr-hw-unclamped": {"high-watermark-is-clamped": "commit-above-log is broken: R3"},
-    "isr-last-standing": {"last-one-standing": "what is settled is never cut"},
+    "isr-last-standing": {"last-one-standing": "state-machine-safety is broken: R1 cut to 1-1 below 2"},
     "isr-leader-outside": {"unclean-election": "leader-outside is broken: v3 e2 (v3) led by R3"},
     "isr-old-incarnation": {
         "wiped-replica": "isr-missing is broken: R3 settled 2-3, and {R2/1} do not have it"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from quorate.cli import cluster_replace, say
-from quorate.cli.options import SERVERS, WAIT_S, Servers, Timeout
+from quorate.cli.options import NATS_SUBJECT, SERVERS, WAIT_S, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
     from quorate.cli.orders import Orders
     from quorate.machine.metadata import NodeInfo
-    from quorate.node.requests import ReplicaStatus, Status
+    from quorate.node.requests import Image, ReplicaStatus, Status
 
 cluster_app = typer.Typer(
     no_args_is_help=True, help="Look after a running cluster: its nodes and its metadata group."
@@ -65,7 +65,7 @@ def status(servers: Servers = SERVERS) -> None:
     out = say.console()
     out.print(say.table(f"Cluster {name}", columns, rows, right=(0, 4, 5, 6)))
     for line in changes:
-        out.print(line)
+        out.print(line, markup=False)
 
 
 async def _looked_at(orders: Orders) -> tuple[str, list[tuple[str, ...]], list[str]]:
@@ -84,10 +84,24 @@ async def _looked_at(orders: Orders) -> tuple[str, list[tuple[str, ...]], list[s
     ]
     if metadata is not None and (voters_change := voters_phase(statuses)):
         changes.insert(0, voters_change)
-    changes += [f"node {node}, {say.nats(each.nats)}" for node, each in sorted(statuses.items()) if each.nats]
+    changes += [
+        f"node {node}, {say.nats(each.nats, led=_subjects(image, each))}"
+        for node, each in sorted(statuses.items())
+        if each.nats
+    ]
     if not image.is_current:
         changes.insert(0, MAY_BE_OLD)
     return orders.client.cluster, rows, changes
+
+
+def _subjects(image: Image, status: Status) -> list[str]:
+    """NATS subjects of the topics that a node leads."""
+    leads = {replica.partition for replica in status.replicas if replica.role == "leader"}
+    return [
+        topic.config[NATS_SUBJECT]
+        for topic in image.topics
+        if NATS_SUBJECT in topic.config and leads.intersection(topic.partitions())
+    ]
 
 
 def _row(info: NodeInfo, status: Status | None, metadata: ReplicaStatus | None) -> tuple[str, ...]:

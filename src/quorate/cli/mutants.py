@@ -22,7 +22,7 @@ quorate mutants                              every mutant, killing seed first
 quorate mutants --list                       what there is
 quorate mutants disk-no-dirsync              one of them
 quorate mutants disk-no-dirsync --story a.svg   and its story, as a picture
-quorate mutants coordinated-commit-reset     a bug of the other protocol
+quorate mutants coordinated-commit-reset     a bug of another protocol
 quorate mutants --list coordinated-          those whose names begin so
 quorate mutants --seeds 1000 --afresh        as if no killing seed were known
 
@@ -179,7 +179,15 @@ def show_end(results: list[tuple[Mutant, Outcome]], seeds: int) -> None:
     if untried:
         out.print(f"[bold red]{len(untried)} could not be planted:[/bold red] {', '.join(untried)}")
     if not survivors and not untried:
-        out.print(f"[bold]all {len(results)} caught[/bold]" if len(results) > 1 else "[bold]caught[/bold]")
+        out.print(f"[bold]{all_caught(caught)}[/bold]")
+
+
+def all_caught(caught: list[tuple[Mutant, Caught]]) -> str:
+    """How many, and whether by what should catch them."""
+    by_expected = sum(found.invariant in mutant.caught_by for mutant, found in caught)
+    if by_expected == len(caught):
+        return f"{len(caught)} of {len(caught)} caught by the expected invariant"
+    return f"{len(caught)} of {len(caught)} caught, {by_expected} by the expected invariant"
 
 
 def as_json(mutant: Mutant, caught: Outcome) -> dict[str, Any]:

@@ -18,3 +18,6 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Only give the order; it
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="S", min=0.1, help="How long to wait, in seconds.")
 ]
+
+NATS_SUBJECT = "quorate.nats.subject"
+"""The setting of a topic; named here again, since `ingest` takes the whole library of NATS to import."""

@@ -79,13 +79,22 @@ def table(
     return made
 
 
-def nats(status: NatsStatus, *, counts: bool = True) -> str:
-    """How a node's messages from NATS are coming in, in one line."""
+def nats(status: NatsStatus, *, led: Iterable[str] = (), counts: bool = True) -> str:
+    """How a node's messages from NATS are coming in, in one line.
+
+    `led`: subjects of topics that it leads. A node that never had a connection does not name them itself.
+    """
     how = status.why_not or f"connected to {status.servers}"
     where = f" ({status.servers})" * bool(status.why_not and status.servers)
-    subjects = ", ".join(status.subjects) or "no subject"
+    subjects = dict.fromkeys((*status.subjects, *(led if status.why_not else ())))
+    # A server that forbids a subject says which one, in small letters, and lets the others be read.
+    forbidden = [subject for subject in subjects if f'"{subject.lower()}"' in status.why_not]
+    unread = forbidden or (list(subjects) if status.why_not else [])
+    read = [subject for subject in subjects if subject not in unread]
+    said = [f"reads {', '.join(read) or 'no subject'}"] if read or not unread else []
+    said += [f"does not read {', '.join(unread)}"] if unread else []
     numbers = f"; {status.written_count:,} messages written, {status.refused_count:,} not" * counts
-    return f"NATS: {how}{where}; reads {subjects}{numbers}"
+    return f"NATS: {how}{where}; {'; '.join(said)}{numbers}"
 
 
 def progress_line(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorate.cli import say, topic_copies
-from quorate.cli.options import SERVERS, Servers
+from quorate.cli.options import NATS_SUBJECT, SERVERS, Servers
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def create(
 
     settings = {"quorate.replication": replication}
     if nats is not None:
-        settings["quorate.nats.subject"] = nats
+        settings[NATS_SUBJECT] = nats
     for setting in config or ():
         key, equals, value = setting.partition("=")
         if not equals or not key:

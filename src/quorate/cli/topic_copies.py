@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from quorate.cli import say
-from quorate.cli.options import SERVERS, WAIT_S, NoWait, Servers, Timeout
+from quorate.cli.options import NATS_SUBJECT, SERVERS, WAIT_S, NoWait, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def describe(target: Target, servers: Servers = SERVERS) -> None:
     """Show who copies and who leads each partition of a topic, and how far its copies are."""
     from quorate.cli.orders import carry_out
 
-    name, rows = carry_out(servers, lambda orders: _described(orders, target))
+    title, rows = carry_out(servers, lambda orders: _described(orders, target))
     columns = ("partition", "leader", "epoch", "copies", "learners", "to be", "settled", "behind")
-    say.console().print(say.table(f"Topic {name}", columns, rows, right=(0, 1, 2, 6)))
+    say.console().print(say.table(title, columns, rows, right=(0, 1, 2, 6)))
 
 
 async def _described(orders: Orders, target: str) -> tuple[str, list[tuple[str, ...]]]:
@@ -114,7 +114,14 @@ async def _described(orders: Orders, target: str) -> tuple[str, list[tuple[str, 
     statuses = await orders.statuses()
     if not orders.seen.is_current:
         say.progress_line(MAY_BE_OLD)
-    return topic.name, [_row(orders.seen, statuses, topic, number) for number in numbers]
+    return _title(topic), [_row(orders.seen, statuses, topic, number) for number in numbers]
+
+
+def _title(topic: Topic) -> str:
+    from rich.markup import escape
+
+    subject = topic.config.get(NATS_SUBJECT)
+    return escape(f"Topic {topic.name}" + (f", fed from NATS subject {subject}" if subject else ""))
 
 
 def _row(image: Image, statuses: dict[int, Status], topic: Topic, number: int) -> tuple[str, ...]:
@@ -160,7 +167,10 @@ def transfer(
     to: Annotated[int, typer.Option("--to", metavar="NODE", min=1, help="Who shall lead.")],
     servers: Servers = SERVERS,
 ) -> None:
-    """Let another node lead. Nothing is lost; writers wait for a moment."""
+    """Let another node lead. Nothing that was acknowledged is lost; writers wait for a moment.
+
+    What NATS publishes at that moment can be lost.
+    """
     from quorate.cli.how_far import expect_majorities
     from quorate.cli.orders import carry_out
     from quorate.core.entry import partition_of

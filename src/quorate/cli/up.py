@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from time import monotonic, strftime
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,7 +113,7 @@ async def _keep_up(cluster: LocalCluster, directory: Path, *, stop_with_stdin: b
         running = tasks.create_task(supervisor.run())
         failed = not await _until_ready(supervisor, screen, running)
         if not failed and not supervisor.is_stopping:
-            screen.welcome(cluster, directory)
+            screen.welcome(cluster, directory, supervisor)
             await _show_health(supervisor, screen, running)
         failed = failed or supervisor.is_lost
         if not supervisor.is_stopping:
@@ -122,8 +123,18 @@ async def _keep_up(cluster: LocalCluster, directory: Path, *, stop_with_stdin: b
     if left_down:
         screen.tell(f"not every node ended as it should: {', '.join(left_down)}; node.log says what was")
     elif not failed:
-        screen.tell("stopped; `quorate up` starts it again")
+        screen.tell(f"stopped; `{command_again(directory, nats)}` starts it again")
     return 1 if failed or left_down else 0
+
+
+def command_again(directory: Path, nats: str | None) -> str:
+    """What starts the same cluster: nodes and ports are in its directory, the NATS server is not remembered."""
+    words = ["quorate", "up"]
+    if directory != DIRECTORY:
+        words += ["--dir", quote(str(directory))]
+    if nats is not None:  # A password has no place on a screen.
+        words += ["--nats", "URL" if "@" in nats else quote(nats)]
+    return " ".join(words)
 
 
 def _nodes(cluster: LocalCluster) -> str:
@@ -234,10 +245,13 @@ class Screen:
         self._out.print(line, soft_wrap=not self._out.is_terminal)
         sys.stdout.flush()
 
-    def welcome(self, cluster: LocalCluster, directory: Path) -> None:
+    def welcome(self, cluster: LocalCluster, directory: Path, supervisor: Supervisor) -> None:
         servers = cluster.bootstrap()
         first = str(cluster.addresses()[1])
         command = say.command()
+        processes = ", ".join(
+            f"node {node}: {each.pid}" for node, each in supervisor.nodes.items() if each.pid
+        )
         read_with_spark = (
             f'spark.read.format("quorate").option("kafka.bootstrap.servers", "{servers}")'
             '.option("subscribe", "events").load()'
@@ -250,6 +264,7 @@ class Screen:
             ("read with kcat", f"kcat -b {first} -t events -C -e"),
             ("read with Spark", read_with_spark),
             ("data and logs", f"{directory}, a directory for each node; what it says is in its node.log"),
+            ("processes", processes),
             ("stop", "Ctrl-C; a node that is killed is started again"),
         ):
             self._out.print(f"  {what:<18} {how}", soft_wrap=True, markup=False)

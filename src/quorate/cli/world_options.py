@@ -58,7 +58,7 @@ def faults_in_words(plan: Plan) -> str:
         return "every kind of fault"
     if set(plan.faults) == set(parse_profiles("all")):
         return "all usual kinds of fault"
-    return ", ".join(plan.faults) or "no faults"
+    return f"{', '.join(plan.faults)} faults" if plan.faults else "no faults"
 
 
 # ---- seeds ----

@@ -195,7 +195,12 @@ def _in_sync(found: Sum) -> list[tuple[str, str]]:
             ": none of the past counted",
         ),
         (found.shrinks, "shrink of who is in sync", "shrinks of who is in sync", ": counted once agreed"),
-        (found.expands, "expansion of it", "expansions of it", ": counted from the asking"),
+        (
+            found.expands,
+            "expansion of who is in sync",
+            "expansions of who is in sync",
+            ": counted from the asking",
+        ),
         (
             found.reconfigurations,
             "change of copies",

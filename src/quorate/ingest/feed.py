@@ -207,9 +207,11 @@ class Feed:
 
     def _batch(self, messages: Sequence[Msg]) -> bytes:
         now_ms = time.time_ns() // 1_000_000
-        return batch.encode_records(
+        payload = batch.encode_records(
             (batch.Record(None, message.data, headers=self._headers(message)) for message in messages), now_ms
         )
+        assert len(payload) <= self._batch_bytes_max
+        return payload
 
     def _headers(self, message: Msg) -> tuple[tuple[str, bytes | None], ...]:
         if message.headers is None and not self._keeps_subject:
@@ -299,5 +301,5 @@ def _room_for(message: Msg) -> int:
     """In a batch, at most."""
     headers: dict[str, Any] = message.headers or {}
     # Letters of other scripts take up to four bytes each.
-    others = sum(HEADER_ROOM + 4 * (len(name) + len(value)) for name, value in headers.items())
-    return RECORD_ROOM + len(message.data) + len(message.subject) + others
+    letters = len(message.subject) + sum(len(name) + len(value) for name, value in headers.items())
+    return RECORD_ROOM + len(message.data) + HEADER_ROOM * len(headers) + 4 * letters

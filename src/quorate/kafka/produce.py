@@ -141,7 +141,7 @@ class Producing:
         error = _ERRORS[reply.outcome] if numbers is None else self._judged(partition, numbers, reply.outcome)
         log_start = node.log_base(partition) + 1 if not error and node.holds(partition) else -1
         number = answers[place].number
-        self._decided(answers, place, PartitionAnswer(number, error, reply.offset, log_start))
+        self._decided(answers, place, PartitionAnswer(number, error, reply.offset, log_start, reply.why))
 
     def _judged(self, partition: Partition, numbers: Numbered, outcome: Outcome) -> int:
         """The error for a producer with an id, who may have sent this batch before."""

@@ -280,7 +280,6 @@ class Metadata:
 
     def restore(self, data: bytes) -> None:
         self._state = _decode_state.decode(data)
-        self._state.shards = shards.restored(self._state.shards)
         self.by_id = {topic.id: topic for topic in self._state.topics.values()}
 
     # --- commands ---

@@ -9,13 +9,14 @@ later.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from quorate.core.coordinated.shard import Shard
 from quorate.core.entry import Partition
 from quorate.core.isr.state import PartitionState
+
+State = Shard | PartitionState
+"""What an overseer stores of one partition."""
 
 
 class WriteShard(msgspec.Struct, frozen=True, tag="write shard"):
@@ -23,15 +24,14 @@ class WriteShard(msgspec.Struct, frozen=True, tag="write shard"):
 
     partition: Partition
     version: int
-    shard: Any
+    shard: State
 
 
 class Stored(msgspec.Struct, frozen=True):
     version: int
     at: int
     """The offset of the command that wrote it."""
-    shard: Any
-    """A `Shard` or a `PartitionState`."""
+    shard: State
 
 
 Shards = dict[Partition, Stored]
@@ -43,20 +43,5 @@ def write(shards: Shards, command: WriteShard, offset: int) -> bool:
     stored = shards.get(command.partition)
     if command.version != (stored.version if stored is not None else 0):
         return False
-    shards[command.partition] = Stored(command.version + 1, offset, _typed(command.shard))
+    shards[command.partition] = Stored(command.version + 1, offset, command.shard)
     return True
-
-
-def restored(shards: Shards) -> Shards:
-    """As they were before they were written down."""
-    return {
-        partition: msgspec.structs.replace(stored, shard=_typed(stored.shard))
-        for partition, stored in shards.items()
-    }
-
-
-def _typed(shard: Any) -> Any:
-    """In bytes it does not say whose it is; its fields do."""
-    if not isinstance(shard, dict):
-        return shard
-    return msgspec.convert(shard, PartitionState if "leader_epoch" in shard else Shard)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from quorate.sim import draw_ink as ink
 from quorate.sim.draw_lanes import Look, is_named, lane_piece, looks, pill
-from quorate.sim.draw_moments import OPERATOR, UNKNOWN, Sort, State
+from quorate.sim.draw_moments import CONTROLLER, OPERATOR, UNKNOWN, Sort, State
 from quorate.sim.draw_sheet import HEADS_HEIGHT, LINE, MARGIN, Sheet, note_lines
 from quorate.sim.draw_story import Row
 from quorate.sim.draw_words import FAULT_MARKS, check_of
@@ -16,8 +16,8 @@ HOW_TO_READ = (
     "Each vertical line is one node, and time runs downwards. Every row is one moment; the words on its "
     "right tell it once more. A slanted arrow is a message, from the node that sent it to the node that "
     "received it later; one that ends in a red cross never arrived. The nodes keep copies of one log of "
-    "numbered entries. A thick line leads: it takes the clients' writes and sends them to the others. The "
-    "colour is the epoch, the number of a leadership: a higher epoch wins, and whoever led in an older "
+    "numbered entries. A thick line leads: it takes the clients' writes, and the others get them from it. "
+    "The colour is the epoch, the number of a leadership: a higher epoch wins, and whoever led in an older "
     "one must yield. Beside a line stands what has just changed: the role and its epoch, the offsets that "
     "the log holds, and commit, up to which everything is settled for good. The distance between rows is "
     "not to scale. Point at an arrow to see its whole message."
@@ -38,6 +38,12 @@ FAULT_NAMES = {
     "trouble": "other trouble",
     "violation": "here the promise broke",
 }
+
+OVERSIGHT = {
+    OPERATOR: ("fenced: takes no part until it is told to", "fences, elects and reconfigures"),
+    CONTROLLER: ("waiting: knows of nobody to follow", "says who leads, and agrees to who is in sync"),
+}
+"""How a replica is called that neither leads nor follows, and what its overseer does."""
 
 Sample = Callable[[float, float], str]
 """Draws a legend's example around a point, about 44 wide."""
@@ -98,7 +104,7 @@ def themes(sheet: Sheet) -> Iterator[tuple[str, list[tuple[Sample, str]]]]:
     some = epochs[-1] if epochs else 1
     sorts = [sort for row in shown(sheet) for sort in sheet.story.moments[row.first].sorts]
     yield "Colours", [(epoch_sample(epoch), f"epoch {epoch}") for epoch in epochs[-EPOCHS_SHOWN_MAX:]]
-    yield "Lines", list(line_samples(some, sorts, operated=max(sheet.lanes, default=0) >= OPERATOR_FIRST))
+    yield "Lines", list(line_samples(some, sorts, overseer=overseer_of(sheet)))
     yield "Arrows", list(arrow_samples(some, clients=sheet.has_clients))
     yield (
         "Beside a line",
@@ -114,12 +120,21 @@ def themes(sheet: Sheet) -> Iterator[tuple[str, list[tuple[Sample, str]]]]:
         yield "Marks", marks
 
 
-def line_samples(epoch: int, sorts: list[Sort], *, operated: bool) -> Iterator[tuple[Sample, str]]:
+def overseer_of(sheet: Sheet) -> str:
+    """What whoever says who leads is called here; empty where replicas elect their leaders."""
+    if max(sheet.lanes, default=0) < OPERATOR_FIRST:
+        return ""
+    controlled = any(moment.after.role == CONTROLLER for moment in sheet.story.moments)
+    return CONTROLLER if controlled else OPERATOR
+
+
+def line_samples(epoch: int, sorts: list[Sort], *, overseer: str) -> Iterator[tuple[Sample, str]]:
     yield lane_sample(Look("leader", epoch)), "leader"
     yield lane_sample(Look("follower", epoch)), "follower"
-    if operated:
-        yield lane_sample(Look("fenced", epoch)), "fenced: takes no part until it is told to"
-        yield lane_sample(Look(OPERATOR, epoch)), "operator: fences, elects and reconfigures"
+    if overseer:
+        idle, does = OVERSIGHT[overseer]
+        yield lane_sample(Look(idle.partition(":")[0], epoch)), idle
+        yield lane_sample(Look(overseer, epoch)), f"{overseer}: {does}"
         yield lane_sample(Look("", epoch)), "not known yet"
     else:
         yield lane_sample(Look("candidate", epoch)), "candidate: asks for votes"
@@ -146,8 +161,21 @@ def shown(sheet: Sheet) -> list[Row]:
 
 
 def epochs_of(sheet: Sheet) -> list[int]:
+    """Those of the rows that are shown; and of the lanes, which go on through what is left out."""
     found = {sheet.story.moments[row.first].after.epoch for row in shown(sheet)}
+    found.update(lane_epochs(sheet))
     return sorted(epoch for epoch in found if epoch > 0)
+
+
+def lane_epochs(sheet: Sheet) -> Iterator[int]:
+    """Those in whose colour a lane comes to a row, or leaves one; what is inside a gap is too short to be seen."""
+    places = [row.first for row in shown(sheet)]
+    for node in sheet.lanes:
+        found = looks(sheet, node)
+        ends = [place for place, _ in found[1:]]
+        for (first, look), end in zip(found, [*ends, len(sheet.story.moments)], strict=True):
+            if look.condition != "down" and any(first <= place <= end for place in places):
+                yield look.epoch
 
 
 def epoch_sample(epoch: int) -> Sample:

@@ -10,7 +10,7 @@ import msgspec
 from quorate.sim import draw_ink as ink
 from quorate.sim.draw_links import cut_rails, rail_words
 from quorate.sim.draw_moments import (
-    OPERATOR,
+    OVERSEERS,
     UNKNOWN,
     Arrival,
     Journey,
@@ -148,9 +148,9 @@ def lane_piece(x: float, top: float, bottom: float, look: Look) -> str:
 def lane_stroke(role: str) -> dict[str, str | float]:
     if "leader" in role:
         return {"stroke_width": 9.0}
-    if role == OPERATOR:
+    if role in OVERSEERS:
         return {"stroke_width": 5.0, "stroke_dasharray": "1 4"}
-    if role == "fenced":
+    if role in ("fenced", "waiting"):
         return {"stroke_width": 2.5, "stroke_dasharray": "8 4"}
     if "candidate" in role:
         return {"stroke_width": 5.0, "stroke_dasharray": "5 3"}

@@ -115,7 +115,7 @@ def sort_of_verb(verb: str) -> Sort:
 
 
 REFUSAL = re.compile(
-    r"^(?!fence|truncate|still|add-follower|chunk)([a-z-]+-response)"
+    r"^(?!fence|truncate|still|add-follower|chunk|fetch)([a-z-]+-response)"
     r"(?= epoch \d+\b(?! (?:asked \d+ )?(?:accepted|granted|gone|leads|prepared) yes))"
 )
 
@@ -175,8 +175,8 @@ class State(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def title(self) -> str:
-        """The role and its epoch; an operator that knows nothing has none."""
-        return f"{self.role} e{self.epoch}" if self.epoch or self.role != OPERATOR else self.role
+        """The role and its epoch; an operator or a controller that knows nothing has none."""
+        return f"{self.role} e{self.epoch}" if self.epoch or self.role not in OVERSEERS else self.role
 
     @property
     def shard(self) -> str:
@@ -205,6 +205,8 @@ COMMIT = re.compile(r"\bcommit (-?\d+|none)")
 ROLE = re.compile(r"^(?:n\d+\s+)?(?!log\b|commit\b)([a-z][a-z-]*)\b")
 NOTES = re.compile(r"\b(?:faulty|owes) \S+")
 OPERATOR = "operator"
+CONTROLLER = "controller"
+OVERSEERS = (OPERATOR, CONTROLLER)
 OPERATING = re.compile(rf"^{OPERATOR} e(\d+) v\d+ (.*)")
 
 

@@ -25,10 +25,13 @@ ALIKE_MAX = 3
 """Of turns that look the same, so many are shown; a full disk can refuse a thousand times."""
 TELLING_WORDS = re.compile(
     "vote|elect|reject|refus|conflict|snapshot-chunk|repair|damage|want-|have-|fence|stale"
-    "|become-|add-follower|truncate-|reconfiguration-|snapshot-re|write-shard",
+    "|become-|add-follower|truncate-|reconfiguration-|snapshot-re|write-shard"
+    "|partition-told|alter-isr|report-leader",
     re.IGNORECASE,
 )
 """A message with one of these is worth a row though it changed nothing."""
+REPEATED = "partition-told"
+"""Said again and again to whoever does not answer: that somebody woke to say it is no news."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -199,7 +202,11 @@ def is_quiet(moment: Moment) -> bool:
         return False
     if moment.has(Sort.ANSWERED) and not moment.has(Sort.PROPOSED):
         return False
-    return not any(TELLING_WORDS.search(plain(happening)) for happening in moment.happenings)
+    woke = moment.happenings[0].what == "woke"
+    return not any(
+        TELLING_WORDS.search(plain(happening)) and not (woke and happening.text.startswith(REPEATED))
+        for happening in moment.happenings
+    )
 
 
 def fold(shown: list[bool], quiet: list[bool]) -> list[Row]:

@@ -200,7 +200,7 @@ def gap_words(story: Story, row: Row) -> str:
         return what
     detail = story.moments[min(long_gaps[-1].last + 1, len(story.moments) - 1)].at
     turns = "faults, elections, cuts, changes of who counts"
-    return f"{what}. The story is long: before {detail:.4f} s only turns are shown: {turns}."
+    return f"{what}. The story is long: before {detail:.4f} s only turns are shown, as many as have room: {turns}."
 
 
 def count_words(count: int, thing: str) -> str:

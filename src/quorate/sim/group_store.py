@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from quorate.batch import parse_batch_header
-from quorate.core.coordinated import Shard
 from quorate.core.effects import Outcome, Reply
 from quorate.core.events import ReadLevel
 from quorate.core.invariant import Violated
@@ -54,7 +53,7 @@ class GroupStore(Store):
         """What the settled log comes down to: every machine must say the same."""
         self._leader = 0
 
-    def newest(self, shard: int) -> Shard | None:
+    def newest(self, shard: int) -> Any:
         stored = self._settled.get(self._world.partitions[shard])
         return stored.shard if stored is not None else None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 from quorate.core.entry import Member
 from quorate.core.isr.orders import ChangeReplicas, MoveLeader
@@ -148,7 +147,7 @@ class IsrPlanner(Planner):
         return [member for member in replicas if self.current(member.node, shard) != member]
 
     def _state(self, shard: int) -> PartitionState | None:
-        stored: Any = self.operators.store.newest(shard)
+        stored = self.operators.store.newest(shard)
         assert stored is None or isinstance(stored, PartitionState)
         return stored
 

@@ -127,7 +127,7 @@ class Stage(stages.Stage):
     @property
     def stored(self) -> Shard:
         shard = self.store.newest(0)
-        assert shard is not None
+        assert isinstance(shard, Shard)
         return shard
 
     @property

@@ -252,7 +252,8 @@ class Planner:
             self._reconfigure(number, shard, (Kind.SWAP, old, self.current(old.node, shard)))
 
     def _stored(self, shard: int) -> Shard | None:
-        return self.operators.store.newest(shard)
+        stored: Shard | None = self.operators.store.newest(shard)
+        return stored
 
     def _lost(self, shard: int) -> list[Member]:
         stored = self._stored(shard)

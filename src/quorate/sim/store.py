@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorate.core.coordinated import Shard
 from quorate.core.metadata import (
     ReadShard,
     ShardRead,
@@ -33,7 +32,7 @@ class Store:
     """What operators and whoever watches a world need of a store, and what can go wrong with any."""
 
     def __init__(self, world: World, latency_s: float) -> None:
-        self.on_written: Callable[[int, int, Shard], None] = lambda shard, version, content: None
+        self.on_written: Callable[[int, int, Any], None] = lambda shard, version, content: None
         """Told every write at the moment when it is done: which shard, its version from then on, what it is."""
         self._world = world
         self._latency_s = latency_s
@@ -44,8 +43,8 @@ class Store:
     def ask(self, operator: int, shard: int, request: ReadShard | WriteShard, answer: Answer) -> None:
         raise NotImplementedError
 
-    def newest(self, shard: int) -> Shard | None:
-        """The truth, for whoever stands outside of the world."""
+    def newest(self, shard: int) -> Any:
+        """The truth, for whoever stands outside of the world; each room has its own. None: there is none."""
         raise NotImplementedError
 
     def slow_down(self, factor: float) -> None:
@@ -65,9 +64,9 @@ class Store:
 class MemoryStore(Store):
     def __init__(self, world: World, latency_s: float) -> None:
         super().__init__(world, latency_s)
-        self._shards: dict[int, tuple[int, Shard]] = {}
+        self._shards: dict[int, tuple[int, Any]] = {}
 
-    def newest(self, shard: int) -> Shard | None:
+    def newest(self, shard: int) -> Any:
         found = self._shards.get(shard)
         return found[1] if found is not None else None
 

@@ -221,7 +221,7 @@ def tell_span(span: Span) -> str:
     return f"({span.before}, {span.last}]"
 
 
-UNSAID = {"heir": 0, "priority": 1, "wants_snapshot": -1}
+UNSAID = {"heir": 0, "priority": 1, "wants_snapshot": -1, "settled": NOWHERE, "owed": NOWHERE}
 """Values that are the usual ones."""
 
 

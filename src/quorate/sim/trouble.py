@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from quorate.core.coordinated.shard import Shard
 from quorate.core.isr import PartitionState
+from quorate.machine.shards import State
 from quorate.sim.faults import ANY_OPERATOR, Fault, between
 from quorate.sim.operators import Operators
 
@@ -106,7 +107,7 @@ class Trouble:
         """The next leader that is told to let a new node count does so unheard, and is cut off together with it."""
         self._traps.append(fault)
 
-    def _wrote(self, shard: int, version: int, content: Shard) -> None:
+    def _wrote(self, shard: int, version: int, content: State) -> None:
         self._told(shard, version, content)
         if isinstance(content, PartitionState):
             self._strand_leader(content)
@@ -119,7 +120,7 @@ class Trouble:
             self._spring(shard, content, fault, tries=TRAP_TRIES)
 
     def _strand_leader(self, state: PartitionState) -> None:
-        """Who is in sync is agreed, and the leader that asked for it does not hear so."""
+        """Something is stored (who is in sync, who leads), and the leader that it names does not hear so."""
         if self._traps:
             leader = state.leader.node
             links = [(number, leader) for number in self.world.setup.operators]

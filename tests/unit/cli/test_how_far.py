@@ -7,7 +7,7 @@ import pytest
 from quorate.cli import how_far
 from quorate.cli.how_far import Teller, phase, voters_phase, why_never_led
 from quorate.cli.orders import NOBODY_LEADS
-from quorate.cli.topic_copies import Copies, _row, added, is_under_way, removed, swapped
+from quorate.cli.topic_copies import Copies, _row, _title, added, is_under_way, removed, swapped
 from quorate.cli.wrong import WrongUsage
 from quorate.core.entry import EntryId, Member, Membership, Partition, Wanted, partition_of
 from quorate.machine.metadata import METADATA, Change, Topic
@@ -143,3 +143,9 @@ def test_a_replacement_that_is_under_way_is_known_again() -> None:
     assert is_under_way(image_with(), other, 0, old=2, new=4)
     assert not is_under_way(image_with(), other, 0, old=3, new=4)
     assert not is_under_way(image_with(), topic_of(TRIO), 0, old=2, new=4)
+
+
+def test_a_topic_is_described_with_the_subject_that_feeds_it() -> None:
+    assert _title(topic_of(TRIO)) == "Topic t"
+    fed = Topic("t", ID, "raft", (TRIO,), {"quorate.nats.subject": "orders.*"})
+    assert _title(fed) == "Topic t, fed from NATS subject orders.*"

@@ -34,7 +34,16 @@ def test_a_caught_mutant_is_reported_with_seed_and_invariant(
     assert run(["mutants", NAME]) == 0
     said = capsys.readouterr().out
     assert f"caught    {NAME}: by settled-old-epoch, seed 5" in said
+    assert said.rstrip().endswith("1 of 1 caught by the expected invariant")
     assert hunted == [NAME]
+
+
+def test_a_mutant_that_another_invariant_caught_is_not_counted_with_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutate, "hunt", lambda *_, **__: Caught(5, "another", "p0: …", 0.5, 1))
+    assert run(["mutants", NAME]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("1 of 1 caught, 0 by the expected invariant")
 
 
 def test_a_survivor_ends_with_exit_code_1(capsys: pytest.CaptureFixture[str], hunted: list[str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from quorate.bench.cluster_processes import free_ports
 from quorate.cli import up_directory, up_supervisor
 from quorate.cli.entry import run
+from quorate.cli.up import command_again
 from quorate.cli.up_directory import CLUSTER_FILE, LocalCluster, found, make_all, planned
 from quorate.cli.up_supervisor import State, Supervisor, Watched
 from quorate.cli.wrong import WrongUsage
@@ -123,6 +124,21 @@ def test_an_unreadable_cluster_file_is_named(tmp_path: Path) -> None:
     (tmp_path / CLUSTER_FILE).write_bytes(b"{}")
     with pytest.raises(WrongUsage, match=r"cluster\.json is unreadable"):
         found(tmp_path, nodes=None, port=None)
+
+
+@pytest.mark.parametrize(
+    ("directory", "nats", "command"),
+    [
+        ("quorate-data", None, "quorate up"),
+        ("my data", None, "quorate up --dir 'my data'"),
+        ("d", "nats://127.0.0.1:4222", "quorate up --dir d --nats nats://127.0.0.1:4222"),
+        ("d", "tls://me:secret@host:4222", "quorate up --dir d --nats URL"),
+    ],
+)
+def test_what_starts_it_again_is_said_with_what_is_not_remembered(
+    directory: str, nats: str | None, command: str
+) -> None:
+    assert command_again(Path(directory), nats) == command
 
 
 def test_ports_beyond_the_last_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

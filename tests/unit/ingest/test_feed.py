@@ -87,12 +87,14 @@ class FakeClient:
         assert subject not in self.answers
         self.answers[subject] = json.loads(content)
 
-    async def send(self, content: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
-        await self.heard(Msg(cast(Any, self), "s", reply, content, headers))
+    async def send(
+        self, content: bytes, reply: str = "", headers: dict[str, str] | None = None, subject: str = "s"
+    ) -> None:
+        await self.heard(Msg(cast(Any, self), subject, reply, content, headers))
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, subject: str = "s") -> None:
         self.node = FakeNode()
         self.client = FakeClient()
         self.counts = Counts()
@@ -103,7 +105,7 @@ class Bench:
             number=0,
             partition=PARTITION,
             epoch=EPOCH,
-            subject="s",
+            subject=subject,
             batch_bytes_max=1000,
         )
 
@@ -121,9 +123,9 @@ class Bench:
         raise AssertionError("waited in vain")
 
 
-def play(story: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+def play(story: Callable[[Bench], Coroutine[Any, Any, None]], subject: str = "s") -> None:
     async def main() -> None:
-        bench = Bench()
+        bench = Bench(subject)
         await bench.subscribe()
         await story(bench)
         bench.feed.cancel()
@@ -165,6 +167,20 @@ def test_a_batch_is_never_larger_than_its_topic_takes() -> None:
         }
 
     play(story)
+
+
+def test_a_subject_in_any_script_counts_in_a_batch_with_all_its_bytes() -> None:
+    async def story(bench: Bench) -> None:
+        await bench.client.send(b"first", subject="s.first")
+        await bench.until(lambda: len(bench.node.proposed) == 1)
+        for _ in range(5):
+            await bench.client.send(b"", subject="s." + "\N{SNOWFLAKE}" * 80)
+        bench.node.decide(Outcome.SETTLED, 0)
+        for offset in range(1, 5, 2):
+            await bench.until(lambda: len(bench.node.proposed) == 1)
+            assert len(bench.node.decide(Outcome.SETTLED, offset)) == 2
+
+    play(story, subject="s.*")
 
 
 def test_what_no_room_is_left_for_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

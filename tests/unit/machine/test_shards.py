@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from quorate.batch import encode_records
 from quorate.core.coordinated import Shard, Status
 from quorate.core.entry import Header, Member, Partition, partition_of
 from quorate.core.isr import Birth, PartitionState
@@ -45,6 +47,26 @@ def test_shards_of_two_partitions_have_versions_of_their_own() -> None:
     settle(image, 1, 0, SECOND, other)
     assert image.shard(PARTITION) == Stored(1, 0, FIRST)
     assert image.shard(other) == Stored(1, 1, SECOND)
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        3,
+        None,
+        {},
+        {"type": "isr", "epoch": 1},
+        {"type": "coordinated", "epoch": 1, "status": "steady", "ensemble": [[2, 1], [1, 1]]},
+        {"type": "coordinated", "epoch": 1, "status": "steady", "ensemble": []},
+    ],
+)
+def test_what_is_no_state_changes_nothing(shard: object) -> None:
+    """Every replica of the metadata group applies the same entry: one that failed on it would fail on all."""
+    image = Metadata()
+    command = msgspec.to_builtins(WriteShard(PARTITION, 0, FIRST)) | {"shard": shard}
+    payload = encode_records([(None, msgspec.msgpack.encode(command))], timestamp=0)
+    image.settle(Header(1, 0, size=len(payload)), 0, payload)
+    assert image.shard(PARTITION) is None
 
 
 def test_shards_are_in_snapshots() -> None:

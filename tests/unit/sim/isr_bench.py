@@ -75,7 +75,7 @@ class IsrBench:
         else:
             self.store = MemoryStore(self.world, LATENCY_S)
         self.is_whole = whole
-        self.store.on_written = self._wrote  # type: ignore[assignment]
+        self.store.on_written = self._wrote
         self.operators = Operators(self.world, self.store)
         if not whole:
             self.operators.on_step = partial(self.room.operated, self.invariants)

@@ -449,6 +449,7 @@ def test_a_replicas_line_is_taken_apart(line: str, state: State) -> None:
         ("gone-response epoch 4 asked 29 gone yes", "gone-response epoch 4 asked 29 gone yes"),
         ("gone-response epoch 4 asked 29", "gone-response refused epoch 4 asked 29"),
         ("chunk-response epoch 2 snapshot up to 1-1 at 0", "chunk-response epoch 2 snapshot up to 1-1 at 0"),
+        ("fetch-response epoch 1 session 5 number 1", "fetch-response epoch 1 session 5 number 1"),
     ],
 )
 def test_a_refusal_is_named_and_an_answer_without_a_yes_is_none(text: str, told: str) -> None:

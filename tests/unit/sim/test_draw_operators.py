@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from quorate.sim.draw import draw
+from quorate.sim.draw_frame import epochs_of
 from quorate.sim.draw_ink import width_of
 from quorate.sim.draw_sheet import Sheet
 from quorate.sim.draw_story import Story, choose_partition, tell
@@ -191,3 +192,70 @@ def test_orders_for_other_partitions_are_not_told() -> None:
     picture = draw(told, title="t", partition=0)
     assert says(picture, "operator 1: p0 call off")
     assert not says(picture, "swap without")
+
+
+# ---- of isr ----
+
+TOLD = "partition-told epoch 2 state e2 (v3) led by n1, isr {n1,n2} of {n1,n2} answer yes"
+CONTROLLER_NOW = "controller v3 e2 (v3) led by n1, isr {n1,n2} of {n1,n2}"
+FETCHED = "fetch-response epoch 2 session 5 number 1 prev 2-0 commit 0"
+
+
+def controlled() -> list[Happening]:
+    return [
+        Happening(0.0, FIRST, "started", 0, state=CONTROLLER_NOW),
+        Happening(0.1, 1, "started", 0, state="n1 waiting e2 log 0..0 commit 0"),
+        Happening(0.2, 2, "started", 0, state="n2 follower e2 log 0..0 commit 0"),
+    ]
+
+
+def fetching(at: float, count: int) -> list[Happening]:
+    """A follower is answered again and again that there is nothing new."""
+    return [
+        Happening(at + 0.001 * number, 2, "received", 0, FETCHED, 100 + number, 1) for number in range(count)
+    ]
+
+
+def test_answers_to_fetches_are_routine_and_no_refusals() -> None:
+    picture = draw([*controlled(), *fetching(1.0, 40)], title="t")
+    assert "refused" not in picture
+    assert says(picture, "40 happenings left out")
+
+
+@pytest.mark.parametrize(
+    "text", [TOLD, "alter-isr epoch 2 partition_epoch 3 isr (n1)", "report-leader epoch 2"]
+)
+def test_what_is_said_to_and_by_a_controller_gets_a_row(text: str) -> None:
+    told = Happening(1.5, 2, "received", 0, text, 99, FIRST)
+    story = tell([*controlled(), *fetching(1.0, 40), told, *fetching(2.0, 40)])
+    assert f"received {text.split()[0]}" in shown(story)
+
+
+def test_a_controller_that_repeats_itself_to_nobody_gets_no_rows() -> None:
+    repeated = [
+        Happening(1.0 + number, FIRST, what, 0, text, message, peer)
+        for number in range(9)
+        for what, text, message, peer in (("woke", "", 0, 0), ("sent", TOLD, 50 + number, 2))
+    ]
+    assert "woke" not in shown(tell([*controlled(), *repeated]))
+
+
+def test_the_legend_speaks_of_controllers_where_there_are_some() -> None:
+    picture = draw(controlled(), title="t")
+    assert says(picture, "controller: says who leads, and agrees to who is in sync")
+    assert says(picture, "waiting: knows of nobody to follow")
+    assert not says(picture, "fences, elects")
+    assert says(draw(world().happenings or (), title="t"), "operator: fences, elects and reconfigures")
+
+
+def test_the_legend_has_every_epoch_in_which_a_lane_comes_to_a_row() -> None:
+    """Epoch 5 begins in what a long story leaves out, and is a lane's colour below it."""
+    early = [
+        Happening(0.001 * number, 2, "woke", 0, state=f"n2 follower e{epoch} log 0..0 commit 0")
+        for epoch in range(3, 6)
+        for number in range(10 * epoch, 10 * epoch + 10)
+    ]
+    story = tell([*early, *writing(1.0, 900)], rows_max=4)
+    hidden = [place for row in story.rows if row.gap for place in range(row.first, row.last + 1)]
+    assert all(place in hidden for place, moment in enumerate(story.moments) if moment.node == 2)
+    assert epochs_of(Sheet(story)) == [2, 5]

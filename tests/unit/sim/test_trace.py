@@ -25,7 +25,7 @@ from quorate.core.events import (
     SnapshotTaken,
     TimePassed,
 )
-from quorate.core.isr.messages import PartitionTold
+from quorate.core.isr.messages import FetchResponse, PartitionTold
 from quorate.core.isr.state import PartitionState, Unclean
 from quorate.core.metadata import ShardRead, ShardWritten, StoreSilent, WriteRefused, WriteShard
 from quorate.core.raft import SavedState
@@ -59,7 +59,7 @@ def test_step_is_told_with_its_cause_its_orders_and_the_replica_afterwards() -> 
     (line,) = lines(trace)
     assert line == (
         "  1.250000 n2 p0 received n1 #33 vote-request epoch 7 last 6-19"
-        " -> save epoch 7 vote n1 owed nothing (order 4)"
+        " -> save epoch 7 vote n1 (order 4)"
         "   [n2 leader e7 log 3..19 commit 17]"
     )
 
@@ -179,6 +179,16 @@ def test_a_partition_is_told_with_incarnations_and_what_a_person_has_accepted() 
     unclean = PartitionState(6, 3, again, (again,), (again,), unclean=Unclean(3, again, ENSEMBLE))
     assert tell(PartitionTold(3, unclean)) == (
         "partition-told epoch 3 state e3 (v6) led by n3/2, isr {n3/2} of {n3/2}, uncleanly since e3 answer yes"
+    )
+
+
+def test_a_fetch_response_says_what_is_settled_only_where_logs_part() -> None:
+    assert tell(FetchResponse(1, 5, 2, EntryId(1, 0), 1)) == (
+        "fetch-response epoch 1 session 5 number 2 prev 1-0 commit 1"
+    )
+    parted = FetchResponse(2, 5, 2, EntryId(1, 4), 1, diverging=EntryId(1, 3), settled=EntryId(1, 1))
+    assert tell(parted) == (
+        "fetch-response epoch 2 session 5 number 2 prev 1-4 commit 1 diverging 1-3 settled 1-1"
     )
 
 

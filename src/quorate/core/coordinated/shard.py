@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from quorate.core.entry import Member
+from quorate.core.metadata import ImpossibleState
 from quorate.core.quorum import has_majority
 
 
@@ -42,8 +43,10 @@ class Reconfiguration(msgspec.Struct, frozen=True, gc=False):
     stay. That must not be forgotten before it is done, so it is neither dropped nor called off."""
 
     def __post_init__(self) -> None:
-        assert (self.old is None) == (self.kind is Kind.EXPAND)
-        assert (self.new is None) == (self.kind is Kind.CONTRACT)
+        if (self.old is None) != (self.kind is Kind.EXPAND) or (self.new is None) != (
+            self.kind is Kind.CONTRACT
+        ):
+            raise ImpossibleState(f"{self.kind} of {self.old} and {self.new}")
 
     def applied_to(self, ensemble: tuple[Member, ...]) -> tuple[Member, ...]:
         kept = [member for member in ensemble if member != self.old]
@@ -61,7 +64,7 @@ class Reconfiguration(msgspec.Struct, frozen=True, gc=False):
         return f"{names[self.kind].format(old, new)} ({self.phase})"
 
 
-class Shard(msgspec.Struct, frozen=True, gc=False):
+class Shard(msgspec.Struct, frozen=True, gc=False, tag="coordinated"):
     epoch: int
     status: Status
     ensemble: tuple[Member, ...]
@@ -70,8 +73,8 @@ class Shard(msgspec.Struct, frozen=True, gc=False):
     reconfiguration: Reconfiguration | None = None
 
     def __post_init__(self) -> None:
-        assert self.ensemble == tuple(sorted(self.ensemble)), "ensembles are sorted"
-        assert self.ensemble
+        if not self.ensemble or self.ensemble != tuple(sorted(self.ensemble)):
+            raise ImpossibleState(f"{self}: an ensemble is sorted, and somebody is in it")
 
     @property
     def may_have_grown(self) -> Reconfiguration | None:

@@ -52,10 +52,6 @@ class Controller(Overseer):
     def __init__(self, tuning: ControllerTuning, rng: Random, birth: Birth | None = None) -> None:
         """`birth`: what to begin a partition with of which the store knows nothing."""
         super().__init__(tuning, rng)
-        self.elections_count = 0
-        self.shrinks_count = 0
-        self.expands_count = 0
-        self.reports_count = 0
         self._birth = birth
         self._told: PartitionState | None = None
         """What everybody was told last, at least once."""
@@ -100,15 +96,7 @@ class Controller(Overseer):
         before = self.shard
         if before is None or state.leader_epoch != before.leader_epoch:
             self._chosen = state.leader_epoch, state.leader
-        self.write(state, lambda: self._stored(before, state))
-
-    def _stored(self, before: PartitionState | None, state: PartitionState) -> None:
-        if before is not None and state.leader_epoch != before.leader_epoch:
-            self.elections_count += 1
-        elif before is not None and state.replicas == before.replicas:
-            self.shrinks_count += bool(set(before.isr) - set(state.isr))
-            self.expands_count += bool(set(state.isr) - set(before.isr))
-        self._go_on()
+        self.write(state, self._go_on)
 
     def _go_on(self) -> None:
         """The store holds this: whoever ordered it hears so, and then all the others."""
@@ -239,7 +227,6 @@ class Controller(Overseer):
         others = [member for member in state.isr if member != state.leader] or list(state.elr)
         if sender not in others:
             return
-        self.reports_count += 1
         self._reports[sender] = self.now
         fresh = [m for m in others if self.now - self._reports.get(m, float("-inf")) <= self.tuning.report_s]
         # Where it is known to be gone already, nobody could lead so far; perhaps this one can.
@@ -259,7 +246,7 @@ class Controller(Overseer):
         self._gone.add(member)
         if self._retry_at is None:
             self._retry_at = self.now + self.tuning.retry_s
-        if member == self.shard.leader and self._is_informed:
+        if member == self.shard.leader:
             self._elect()
 
     def _able(self, state: PartitionState) -> list[Member]:
@@ -341,6 +328,8 @@ class Controller(Overseer):
                 )
             if order.to == state.leader:
                 return f"node {order.to.node} leads already"
+            if not self._is_fit(order.to):
+                return f"node {order.to.node} is damaged, and cannot lead before that is mended"
             return "" if order.to in state.isr else f"node {order.to.node} is not in sync"
         if isinstance(order, ElectUncleanly):
             return self._why_not_uncleanly(state, order.to)

@@ -6,7 +6,7 @@ orders and completions alone; `room.wrote` sees everything that controllers stor
 | invariant | says | source |
 | --- | --- | --- |
 | isr-missing | what is settled is flushed on everybody who is in sync, or asked to be, or may lead | LB-10 |
-| leader-outside | the leader is in the ISR, and comes from those who had everything | LB-16, Liftbridge #354 |
+| leader-outside | a leader had everything (that it is in the ISR its type says) | LB-16, Liftbridge #354 |
 | watermark-invalid | nobody is told a high watermark above the leader's own, or above the end of its log | LB-7 |
 | settled-by-follower | the leader settles first, followers hear of it | LB-11 |
 | settled-below-minimum | nothing is settled while fewer than the minimum are agreed to be in sync | LB-21 |
@@ -206,13 +206,13 @@ class IsrInvariants:
         said = f"p{partition} v{version} {state}, after v{earlier_version} {earlier}"
         if version != earlier_version + 1:
             raise Violated("state-skipped", said)
-        if state.leader not in state.isr:
-            raise Violated("leader-outside", said)
         if earlier is None:
             if state.isr != state.replicas or (state.epoch, state.leader_epoch) != (1, 1):
                 raise Violated("state-skipped", said)
         elif state.unclean == earlier.unclean:
             self._follows(partition, earlier, state, said)
+        elif (state.epoch, state.leader_epoch) != (earlier.epoch + 1, earlier.leader_epoch + 1):
+            raise Violated("state-skipped", said)
         self.found(partition, version, state)
         epochs = world.settled[partition].epochs
         if epochs and (earlier is None or state.unclean == earlier.unclean):

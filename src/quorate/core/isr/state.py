@@ -12,20 +12,17 @@ from collections.abc import Collection
 import msgspec
 
 from quorate.core.entry import Member
-
-
-class ImpossibleState(ValueError):
-    """No controller stores such a thing."""
+from quorate.core.metadata import ImpossibleState
 
 
 class Unclean(msgspec.Struct, frozen=True, gc=False):
-    """A person has let somebody lead who may lack what is settled: never forgotten."""
+    """A person has let somebody lead who may lack what is settled: kept until that is done again."""
 
     leader_epoch: int
     """The one that began with it."""
     leader: Member
-    isr: tuple[Member, ...]
-    """Who was in sync before, or eligible, and so had everything."""
+    had_everything: tuple[Member, ...]
+    """Who was in sync before, or eligible."""
 
 
 class Birth(msgspec.Struct, frozen=True, gc=False):
@@ -36,7 +33,7 @@ class Birth(msgspec.Struct, frozen=True, gc=False):
     """Fewer than a majority is a choice that somebody has to make, so there is no default. It stays what it is."""
 
 
-class PartitionState(msgspec.Struct, frozen=True, gc=False):
+class PartitionState(msgspec.Struct, frozen=True, gc=False, tag="isr"):
     epoch: int
     """Rises by one with every change; the document calls it Epoch."""
     leader_epoch: int
@@ -54,7 +51,6 @@ class PartitionState(msgspec.Struct, frozen=True, gc=False):
     """The last time that a person accepted a loss."""
 
     def __post_init__(self) -> None:
-        """It also comes from the network and the store, so what cannot be is no assertion; msgspec passes it on."""
         replicas, isr, elr = set(self.replicas), set(self.isr), set(self.elr)
         for holds, rule in (
             (self.replicas == tuple(sorted(replicas)), "replicas are sorted"),
@@ -115,9 +111,10 @@ class PartitionState(msgspec.Struct, frozen=True, gc=False):
             return "{" + ",".join(f"n{member.node}" for member in members) + "}"
 
         elr = f" elr {nodes(self.elr)}" if self.elr else ""
+        unclean = f", uncleanly since e{self.unclean.leader_epoch}" if self.unclean is not None else ""
         return (
             f"e{self.leader_epoch} (v{self.epoch}) led by n{self.leader.node},"
-            f" isr {nodes(self.isr)}{elr} of {nodes(self.replicas)}"
+            f" isr {nodes(self.isr)}{elr} of {nodes(self.replicas)}{unclean}"
         )
 
 
