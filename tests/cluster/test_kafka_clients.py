@@ -180,9 +180,9 @@ def test_topics_are_refused_with_one_line_that_says_why(cluster: KafkaCluster) -
         error = refused.value.args[0]
         return f"{error.name()}: {error.str()}"
 
-    replication = "INVALID_CONFIG: quorate.replication={} {}; this version has: raft"
+    replication = "INVALID_CONFIG: quorate.replication={} {}; clusters have: raft"
     isr = NewTopic("refused", 1, 3, config={"quorate.replication": "isr"})
-    assert why_not(isr) == replication.format("isr", "is not built yet")
+    assert why_not(isr) == replication.format("isr", "runs in the simulator only (`quorate sim isr`)")
     paxos = NewTopic("refused", 1, 3, config={"quorate.replication": "paxos"})
     assert why_not(paxos) == replication.format("paxos", "is unknown")
     unknown = NewTopic("refused", 1, 3, config={"segment.bytes": "1"})

@@ -28,8 +28,9 @@ def test_topics_are_created_listed_and_deleted() -> None:
         assert sum("events" in line for line in listed) == 2
         for arguments, why in {
             ("create", "events"): "topic 'events' is there already",
-            ("create", "a", "--replication", "isr"): "is not built yet; this version has: raft",
-            ("create", "a", "--replication", "hearsay"): "is unknown; this version has: raft",
+            ("create", "a", "--replication", "isr"): "(`quorate sim isr`); clusters have: raft",
+            ("create", "a", "--replication", "confirm"): "is not built yet; clusters have: raft",
+            ("create", "a", "--replication", "hearsay"): "is unknown; clusters have: raft",
             ("create", "a", "--replicas", "9"): "there are 3 nodes",
             ("create", "a", "--config", "retention.ms=5"): "retention.ms=5 is not done here; only -1",
             ("create", "no/name"): "is no topic name",
@@ -49,6 +50,11 @@ def test_topics_are_created_listed_and_deleted() -> None:
         (("list",), "127.0.0.1:1", "connection refused"),
         (("list",), "nowhere", "is no address of a node"),
         (("create", "t", "--config", "x"), "127.0.0.1:1", "write KEY=VALUE"),
+        (
+            ("create", "t", "--nats", "a.b", "--config", "quorate.nats.subject=c.d"),
+            "127.0.0.1:1",
+            "give one of them",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments: tuple[str, ...], servers: str, why: str) -> None:

@@ -66,6 +66,8 @@ def create(
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise WrongUsage(f"--config {setting!r}: write KEY=VALUE")
+        if nats is not None and key == NATS_SUBJECT:
+            raise WrongUsage(f"--nats and --config {NATS_SUBJECT} say the same: give one of them")
         settings[key] = value
     with reached(servers) as cluster:
         create_topic(

@@ -10,3 +10,7 @@ class Violated(Exception):
         super().__init__(f"{invariant}: {detail}")
         self.invariant = invariant
         self.detail = detail
+
+
+class ImpossibleState(ValueError):
+    """What no overseer stores. States come from the network and the disk, too: msgspec passes it on as its own."""

@@ -121,6 +121,8 @@ class LogView:
     def cut(self, to: EntryId) -> None:
         """Forget every entry above `to`, faulty ones included."""
         assert self.base.offset <= to.offset <= self.head.offset
+        span = self.span_at(to.offset) if self.faulty else None
+        assert span is None or span.last == to, "nobody knows where an entry ends that cannot be read"
         self.faulty = tuple(span for span in self.faulty if span.last.offset <= to.offset)
         assert self.epoch_at(to.offset) == to.epoch
         while self.window and self.window[-1].last > to.offset:

@@ -11,10 +11,6 @@ from typing import Any
 import msgspec
 
 
-class ImpossibleState(ValueError):
-    """What no overseer stores. States come from the network and the disk, too: msgspec passes it on as its own."""
-
-
 class ReadShard(msgspec.Struct, frozen=True, gc=False):
     """Effect: what is the newest? Answered by `ShardRead` or `StoreSilent`."""
 

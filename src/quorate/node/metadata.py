@@ -19,6 +19,7 @@ from quorate.machine.metadata import (
     METADATA_TOPIC,
     PARTITIONS_COUNT_MAX,
     REPLICATIONS,
+    REPLICATIONS_SIMULATED,
     REPLICATIONS_THAT_STAND,
     ChangeEnsemble,
     Command,
@@ -197,9 +198,11 @@ class MetadataClient:
         if name in image.topics:
             raise TopicExists(f"topic {name!r} is there already")
         if replication not in REPLICATIONS_THAT_STAND:
-            known = "is not built yet" if replication in REPLICATIONS else "is unknown"
+            why = "is not built yet" if replication in REPLICATIONS else "is unknown"
+            if replication in REPLICATIONS_SIMULATED:
+                why = f"runs in the simulator only (`quorate sim {replication}`)"
             stand = ", ".join(REPLICATIONS_THAT_STAND)
-            raise BadReplication(f"quorate.replication={replication} {known}; this version has: {stand}")
+            raise BadReplication(f"quorate.replication={replication} {why}; clusters have: {stand}")
         if ensembles is None:
             count = PARTITIONS_COUNT if partitions_count == -1 else partitions_count
             if not 1 <= count <= PARTITIONS_COUNT_MAX - image.partitions_count():

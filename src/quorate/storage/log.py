@@ -232,6 +232,7 @@ class Log:
     def cut(self, to: EntryId, checksum: int, segment: int, position: int) -> list[int]:
         """Forget every entry above `to`; the next one goes to the place given. Segments that are gone."""
         assert self.base.offset <= to.offset <= self.head.offset
+        assert self.can_end_at(to), "nobody knows where an entry ends that cannot be read"
         kept = tuple(found for found in self.segments if found.base <= segment)
         gone = [found.base for found in self.segments if found.base > segment]
         assert not kept or kept[-1].base == segment
@@ -410,6 +411,11 @@ class Log:
             if fault.covers(offset):
                 return fault
         return None
+
+    def can_end_at(self, entry: EntryId) -> bool:
+        """Whether it is known, and does not lie inside of what cannot be read."""
+        fault = self.fault_at(entry.offset) if self.faulty else None
+        return fault is None or fault.last == entry
 
     def epoch_at(self, offset: int) -> int:
         """The epoch at an offset above base; 0 where it cannot be known."""

@@ -219,7 +219,7 @@ class Replay:
             self._cut_at(replayed, to, checksum, *place)
         else:
             if cuts != log.cuts or to.offset <= log.head.offset:
-                self._distrust(log, to)
+                _distrust(log, to)
             if to.offset > log.head.offset:
                 self._lose(replayed, to, checksum, segment, position)
         log.cuts = cuts
@@ -240,19 +240,6 @@ class Replay:
         log.lose(last, checksum, segment, position)
         replayed.found += [fault for fault in log.faulty if (fault.before, fault.last) == (before, last)]
 
-    def _distrust(self, log: Log, to: EntryId) -> None:
-        """A cut was lost, nobody knows to where: only what was settled is still certain."""
-        settled = min(log.commit, to.offset - 1)
-        safe = log.base, log.base_checksum, *log.first_place()
-        for sealed, following in zip(log.segments, log.segments[1:], strict=False):
-            if safe[0].offset < following.before.offset <= settled:
-                safe = following.before, following.before_checksum, sealed.base, sealed.size
-        for frame, segment, position, _, _ in log.lazy:
-            if safe[0].offset < frame.header.last <= settled:
-                end = position + FRAME_HEAD_BYTES + frame.header.size
-                safe = frame.header.id, frame.checksum, segment, end
-        _cut_log(log, *safe)
-
     def _lost(self, partition: Partition) -> Replayed:
         """Something is said about a partition whose creation was lost: it exists, and little is known."""
         replayed = self.logs[partition] = Replayed(self._new(partition))
@@ -266,6 +253,20 @@ class Replay:
 def _cut_log(log: Log, to: EntryId, checksum: int, segment: int, position: int) -> None:
     log.cut(to, checksum, segment, position)
     log.forget_outside(-1, to.offset)
+
+
+def _distrust(log: Log, to: EntryId) -> None:
+    """A cut was lost, nobody knows to where: only what was settled is still certain."""
+    settled = min(log.commit, to.offset - 1)
+    safe = log.base, log.base_checksum, *log.first_place()
+    for sealed, following in zip(log.segments, log.segments[1:], strict=False):
+        if safe[0].offset < following.before.offset <= settled and log.can_end_at(following.before):
+            safe = following.before, following.before_checksum, sealed.base, sealed.size
+    for frame, segment, position, _, _ in log.lazy:
+        if safe[0].offset < frame.header.last <= settled:
+            end = position + FRAME_HEAD_BYTES + frame.header.size
+            safe = frame.header.id, frame.checksum, segment, end
+    _cut_log(log, *safe)
 
 
 def _end_of(log: Log, to: EntryId, segment: int, position: int) -> tuple[int, int] | None:

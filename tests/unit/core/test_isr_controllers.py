@@ -7,7 +7,8 @@ import pytest
 
 from quorate.core import events, isr, metadata
 from quorate.core.entry import Member
-from quorate.core.metadata import ImpossibleState
+from quorate.core.invariant import ImpossibleState
+from quorate.core.isr.messages import PartitionHeard
 from tests.unit.core.isr_kit import AGAIN, CONTROLLER_TUNING, Desk, at_work, state, told, written
 from tests.unit.core.kit import FIVE, N1, N2, N3, N4, N5, THREE, Store, sent
 
@@ -61,6 +62,29 @@ def test_everybody_is_told_until_it_answers() -> None:
     assert sent(ordered) == sent(ordered, N3) == [told(desk.stored)]
     desk.heard(N3)
     assert sent(desk.pass_time(10.0)) == []
+
+
+@pytest.mark.behaviour("LB-13")
+def test_whoever_does_not_answer_is_told_eight_times_and_then_every_eighth_time() -> None:
+    desk = Desk(state())
+    assert sent(desk.start(), N3) == [told(desk.stored)]
+    desk.heard(N1)
+    desk.heard(N2)
+
+    def told_at(end_s: float) -> list[float]:
+        began, times = desk.now, []
+        while desk.now < began + end_s:
+            ordered = desk.wake()
+            assert sent(ordered) == sent(ordered, N3)
+            times += [round(desk.now - began, 6) for _ in sent(ordered)]
+        return times
+
+    eagerly = [0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4]
+    assert told_at(6.3) == [*eagerly, 3.0, 4.6, 6.2]
+    assert sent(desk.alter(N1, N2), N3) == [told(desk.stored)]
+    desk.heard(N1)
+    desk.heard(N2)
+    assert told_at(3.1) == [*eagerly, 3.0], "what is new is told eagerly again"
 
 
 @pytest.mark.behaviour("LB-19")
@@ -370,6 +394,14 @@ def test_one_that_is_damaged_is_not_chosen() -> None:
         desk.heard(N2, can_lead=False)
         desk.tell(events.Suspected(1))
         assert desk.stored.leader == N3
+
+
+def test_older_news_of_a_replica_do_not_replace_newer_ones() -> None:
+    """It was damaged in an earlier epoch, and is mended since: it said so before this came."""
+    desk = at_work(state(4, 3, isr_now=(N1, N2)))
+    assert desk.receive(N2, PartitionHeard(2, 3, leads=False, can_lead=False)) == []
+    desk.tell(events.Suspected(1))
+    assert desk.stored == state(5, 4, N2, isr_now=(N1, N2))
 
 
 def test_one_that_was_the_last_to_be_found_unfit_is_asked_again_when_it_is_needed() -> None:

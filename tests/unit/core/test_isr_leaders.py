@@ -345,6 +345,26 @@ def test_one_that_rests_and_is_suspected_has_to_show_itself_or_leaves() -> None:
 # ---- who is in sync ----
 
 
+def test_one_that_rests_and_does_not_answer_is_woken_with_eight_heartbeats_and_then_every_eighth() -> None:
+    bench = leader("1-0", tuning=msgspec.structs.replace(TUNING, lag_s=1000.0))
+    rest(bench)
+
+    def woken_by(node: Member) -> list[int]:
+        """Which of the next forty heartbeats."""
+        return [beat for beat in range(1, 41) if sent(bench.wake(), node)]
+
+    often = [1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 40]
+    bench.tell(events.Suspected(3))
+    assert woken_by(N3) == often
+    bench.tell(events.Suspected(3))
+    assert woken_by(N3) == often, "whoever is suspected anew is woken eagerly again"
+    commit = bench.replica.commit
+    fetch(bench, N3, commit=commit)
+    assert answered(fetch(bench, N3, commit=commit), N3).rest
+    propose(bench)
+    assert woken_by(N3) == often, "and so is one that has asked meanwhile"
+
+
 @pytest.mark.behaviour("LB-20")
 def test_lag_is_judged_by_time_and_not_by_how_much_there_is() -> None:
     bench = leader("1-0")

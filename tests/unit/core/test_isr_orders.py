@@ -136,6 +136,20 @@ def test_the_leader_is_moved_to_whoever_is_named() -> None:
     assert desk.stored.leader != N3
 
 
+@pytest.mark.behaviour("LB-16")
+def test_the_leader_is_not_moved_to_one_that_is_damaged_until_that_is_mended() -> None:
+    """It could not lead, and the one that could would not any more."""
+    desk = at_work()
+    desk.heard(N3, can_lead=False)
+    (reply,) = replies(desk.order(MoveLeader(7, N3)))
+    why = "node 3 is damaged, and cannot lead before that is mended"
+    assert (reply.outcome, reply.why) == (Outcome.REFUSED, why)
+    assert desk.stored == state()
+    desk.heard(N3)
+    assert outcome(desk, MoveLeader(8, N3)) is Outcome.SETTLED
+    assert desk.stored == state(2, 2, N3)
+
+
 def test_an_unclean_election_is_a_persons_act_and_is_remembered() -> None:
     desk = at_work(state(4, 2, isr_now=(N1, N2), min_isr=2))
     desk.tell(events.Suspected(1))

@@ -8,7 +8,7 @@ from quorate.core.effects import Outcome
 from tests.unit.core.isr_storm import Storm
 
 
-@pytest.mark.behaviour("LB-10", "LB-16", "LB-17", "LB-19", "LB-21", "LB-23", "D1")
+@pytest.mark.behaviour("LB-10", "LB-16", "LB-17", "LB-21", "LB-23", "D1")
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("min_isr", [1, 2])
 def test_what_is_settled_survives_a_storm(replicas: int, min_isr: int) -> None:

@@ -48,8 +48,10 @@ class IsrBench:
         controllers: tuple[int, ...] = (101, 102),
         unlucky: tuple[int, ...] = (),
         whole: bool = False,
+        store_on: tuple[int, ...] = (1, 2, 3),
         watched: bool = True,
     ) -> None:
+        """`whole`: the store is the metadata group, `store_on` these nodes; otherwise it is a dictionary."""
         setup = Setup(
             7,
             TUNABLES,
@@ -61,7 +63,7 @@ class IsrBench:
             operators=controllers,
         )
         if whole:
-            groups = {"voters": ((1, 2, 3), (1, 2, 3)), "learners": ((), ()), "outsiders": ((4, 5), ())}
+            groups = {"voters": ((1, 2, 3), store_on), "learners": ((), ()), "outsiders": ((4, 5), ())}
             setup = msgspec.structs.replace(setup, **groups, metadata=1)
         self.room = IsrInvariants()
         self.invariants = Invariants(len(setup.voters), lambda: self.room if not whole else None)

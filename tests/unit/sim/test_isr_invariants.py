@@ -12,7 +12,7 @@ from quorate.core.entry import EntryId, Header, Member, Span
 from quorate.core.events import Persisted, TimePassed
 from quorate.core.invariant import Violated
 from quorate.core.isr.messages import AlterIsr, FetchRequest, FetchResponse, PartitionTold
-from quorate.core.isr.state import PartitionState
+from quorate.core.isr.state import PartitionState, Unclean
 from tests.unit.sim.isr_bench import IsrBench
 
 N4 = Member(4, 1)
@@ -238,6 +238,46 @@ def test_states_follow_one_another(bench: Broken, change: dict[str, Any]) -> Non
     )
     with broken("state-skipped"):
         bench.store_next(led)
+
+
+def uncleanly_led(state: PartitionState, leader: Member, *, epoch: int, leader_epoch: int) -> PartitionState:
+    """So many epochs later, one leads that a person has named."""
+    later = state.leader_epoch + leader_epoch
+    return msgspec.structs.replace(
+        state,
+        epoch=state.epoch + epoch,
+        leader_epoch=later,
+        leader=leader,
+        isr=(leader,),
+        elr=(),
+        unclean=Unclean(later, leader, state.may_lead),
+    )
+
+
+def test_unclean_election_in_the_next_epoch_of_both_may_lose_what_is_settled(bench: Broken) -> None:
+    """Without `unclean` the same state is a violation: one leads that misses something."""
+    shrunk = bench.state.with_isr({bench.leader, bench.followers[0]})
+    bench.ask(shrunk.isr)
+    bench.store_next(shrunk)
+    bench.version += 1
+    outside = bench.followers[1]
+    bench.shadow(outside).durable = EntryId(1, 0)
+    unclean = uncleanly_led(shrunk, outside, epoch=1, leader_epoch=1)
+    with broken("leader-outside"):
+        bench.store_next(msgspec.structs.replace(unclean, unclean=None))
+    bench.store_next(unclean)
+    assert bench.room._stored[0] == (bench.version + 1, unclean)
+
+
+@pytest.mark.behaviour("LB-18")
+@pytest.mark.parametrize(("epoch", "leader_epoch"), [(0, 1), (2, 1), (1, 0), (1, 2)])
+def test_unclean_election_in_another_epoch_than_the_next(
+    bench: Broken, epoch: int, leader_epoch: int
+) -> None:
+    with broken("state-skipped"):
+        bench.store_next(
+            uncleanly_led(bench.state, bench.followers[0], epoch=epoch, leader_epoch=leader_epoch)
+        )
 
 
 def test_isr_that_its_leader_did_not_ask_for(bench: Broken) -> None:

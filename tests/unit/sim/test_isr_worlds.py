@@ -5,27 +5,70 @@ from __future__ import annotations
 import pytest
 
 from quorate.core.entry import Member
+from quorate.core.isr import Controller
 from quorate.sim import overseen
 from quorate.sim.faults import ANY_OPERATOR, ORDERS, Fault
 from quorate.sim.isr_planner import Swap
-from tests.unit.sim.isr_bench import IsrBench
+from tests.unit.sim.isr_bench import TUNABLES, IsrBench
+
+METADATA = 1
+"""The partition of the metadata group, where there is one."""
 
 
 def order(bench: IsrBench, way: str, chance: int) -> None:
     bench.planner.strike(Fault(0.0, f"order-{way}", (ANY_OPERATOR,), chance=chance))
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["dictionary", "metadata group"])
+@pytest.mark.parametrize(
+    "whole",
+    [
+        pytest.param(False, id="dictionary"),
+        pytest.param(True, id="metadata group", marks=pytest.mark.behaviour("LB-2")),
+    ],
+)
 def test_group_begins_with_everybody_in_sync_and_goes_on_without_its_leader(whole: bool) -> None:
     bench = IsrBench(whole=whole)
     before = bench.begin()
     assert before.isr == before.replicas == (Member(1, 1), Member(2, 1), Member(3, 1))
+    assert (before.epoch, before.leader_epoch) == (1, 1)
     bench.write()
     bench.world.crash(before.leader.node)
     bench.until(lambda: bench.stored.leader != before.leader)
     bench.write()
     bench.world.start(before.leader.node)
     bench.until(bench.is_steady)
+
+
+@pytest.mark.behaviour("LB-19")
+def test_failover_of_the_metadata_leader_keeps_leader_and_isr_and_changes_go_on() -> None:
+    """The metadata group is on nodes of its own, so that nothing else happens to the partition."""
+    bench = IsrBench(whole=True, store_on=(4, 5, 6))
+    first = bench.begin()
+    bench.world.crash(first.leader.node)
+    bench.until(lambda: bench.stored.leader != first.leader)
+    bench.write()
+    bench.until(lambda: first.leader not in bench.stored.isr)
+    before = bench.stored
+    assert (before.leader_epoch, len(before.isr)) == (2, 2), "as at birth it would look the same made anew"
+    (gone,) = bench.world.leaders(METADATA)
+    bench.world.crash(gone)
+    for number in bench.operators.processes:  # What they know, they have to hear from the group.
+        bench.operators.crash(number)
+        bench.operators.start(number)
+    bench.until(lambda: all(operator(bench, number).shard is not None for number in bench.operators.up()))
+    assert bench.world.leaders(METADATA) not in ([], [gone])
+    assert [operator(bench, number).shard for number in bench.operators.up()] == [before, before]
+    bench.write()
+    bench.run(10 * TUNABLES.oversight.controller.patience_s)
+    assert bench.operators.history[0][-1] == bench.stored == before
+    bench.world.start(first.leader.node)
+    bench.until(bench.is_steady)
+    assert bench.stored == before.with_isr(before.replicas)
+
+
+def operator(bench: IsrBench, number: int) -> Controller:
+    found: Controller = bench.operators.operator(number, 0)
+    return found
 
 
 @pytest.mark.behaviour("LB-12", "LB-13")

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from quorate.core.entry import EntryId, Span
+from quorate.core.entry import NOWHERE, EntryId, Span
+from quorate.storage import replay
 from quorate.storage.check import check_now
 from quorate.storage.disk import Done, Operation, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES
+from quorate.storage.log import Log
+from quorate.storage.memory import Memory
+from quorate.storage.settings import StoreSettings
 from quorate.storage.write_back import checkpoint_of
 from tests.unit.storage.harness import P0, P1, World, ids
 
@@ -198,3 +202,17 @@ def test_marks_of_older_generations_in_the_same_file_are_not_believed(world: Wor
     world.disk.flip(world.store._shared.journal.file, 4, 0)
     world.reopen()
     assert world.store.recovered(P0).head == head
+
+
+def test_a_log_does_not_end_where_a_segment_starts_inside_of_what_is_lost() -> None:
+    """Nobody knows what is in front of such a segment, settled or not."""
+    log = Log(P0, StoreSettings(), Memory())
+    log.lose(EntryId(4, 8), 7, 6, 100)
+    log.commit = 8
+    assert log.segments[-1].before == EntryId(0, 5)
+    replay._distrust(log, EntryId(5, 9))
+    assert log.head == NOWHERE
+    with pytest.raises(AssertionError):
+        rest = Log(P0, StoreSettings(), Memory())
+        rest.lose(EntryId(4, 8), 7, 6, 100)
+        rest.cut(EntryId(0, 5), 0, 0, 0)

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from quorate.core.entry import Member
-from quorate.core.metadata import ImpossibleState
+from quorate.core.invariant import ImpossibleState
 from quorate.core.quorum import has_majority
 
 

@@ -32,6 +32,9 @@ EAGER = 8
 """So many times whoever does not answer is told eagerly,"""
 LAZY = 8
 """and then one time out of so many."""
+CALL_HOLDS = 8
+"""Who answered when everybody was called counts as there for so many times the patience."""
+_NEVER = float("-inf")
 
 
 class ControllerTuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
@@ -64,8 +67,9 @@ class Controller(Overseer):
         """Who has reported the leader of this epoch, and when."""
         self._chosen: tuple[int, Member] | None = None
         """The leader epoch that this controller wrote last, and who is to lead in it."""
-        self._knows_who_speaks_at = 0.0
-        """Whoever has said nothing until then, since this one is at work, is perhaps not there."""
+        self._heard_at: dict[Member, float] = {}
+        self._called_at = _NEVER
+        """When everybody was asked last, for a person's sake, whether they are there."""
         self._retry_at: float | None = None
         self._give_up_at: float | None = None
 
@@ -106,10 +110,9 @@ class Controller(Overseer):
         if self._told is None or self._told.epoch != state.epoch:
             self._reports.clear()
             self._times_told = 0
-            if self._told is None:
-                self._knows_who_speaks_at = self.now + self.tuning.patience_s
             self._gone &= set(state.replicas)
             self._heard = {member: said for member, said in self._heard.items() if member in state.replicas}
+            self._heard_at = {member: at for member, at in self._heard_at.items() if member in state.replicas}
             for member in self._told.replicas if self._told is not None else ():
                 if member not in state.replicas:
                     self._tell(member)  # Whoever misses that hears it when it asks the leader for more.
@@ -173,7 +176,9 @@ class Controller(Overseer):
         self._gone.discard(sender)
         if sender not in state.replicas:
             self._stranger(state, sender, message.partition_epoch)
-        elif type(message) is PartitionHeard:
+            return
+        self._heard_at[sender] = self.now
+        if type(message) is PartitionHeard:
             self._heard_from(state, sender, message)
         elif message.epoch != state.leader_epoch or message.partition_epoch != state.epoch:
             self._tell(sender)  # It speaks of the past (LB-15).
@@ -339,17 +344,28 @@ class Controller(Overseer):
         """It loses what is settled: not while there is somebody who has it."""
         if to not in state.replicas:
             return f"node {to.node} does not hold this partition"
-        if to in state.may_lead and not self._is_fit(to):
+        if not self._is_fit(to):
             return f"node {to.node} is damaged: it can lead once that is mended, and in no other way"
         if to in state.may_lead:
             return f"node {to.node} has everything that is settled"
         able = self._able(state)
-        there = [member for member in able if member in self._heard]
+        if not able:
+            return ""
+        if self.now >= self._called_at + CALL_HOLDS * self.tuning.patience_s:
+            self._call(state)
+        lately = min(self._called_at, self.now - self.tuning.patience_s)
+        there = [member for member in able if self._heard_at.get(member, _NEVER) >= lately]
         if there:
             return f"node {there[0].node} has everything that is settled, and does not seem to be gone"
-        if able and self.now < self._knows_who_speaks_at:
-            return "this controller does not know yet who is there: try again in a moment"
+        if self.now < self._called_at + self.tuning.patience_s:
+            return "this controller is asking who is there: try again in a moment"
         return ""
+
+    def _call(self, state: PartitionState) -> None:
+        """Who answers is there. An idle partition is silent, so nothing else would tell."""
+        self._called_at = self.now
+        for member in state.replicas:
+            self._tell(member)
 
     def _why_not_change(self, state: PartitionState, old: Member | None, new: Member | None) -> str:
         if old is None and new is None:

@@ -176,6 +176,11 @@ class Follower(Role):
         """Both logs agree up to `prev`; here is what comes behind it, and what is settled (LB-8)."""
         replica = self.replica
         if self._probe is not None:
+            span = replica.log.span_at(self._probe.offset)
+            if span is not None and self._probe != span.last:  # Found since it was asked for.
+                self._probe = None
+                self._ask()
+                return
             self._cut(self._probe)
         if message.headers:
             replica.append(message.headers)

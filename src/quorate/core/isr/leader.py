@@ -141,10 +141,21 @@ class Leader(Leading, Role):
         if not follower.asked(request, end=replica.log.head.offset, now=replica.now):
             return
         self._matched[follower.member] = request.flushed
+        self._learn_what_is_settled(request)
         self.persisted()
         self._judge()
         self._answer(follower)
         self.wake()
+
+    def _learn_what_is_settled(self, request: FetchRequest) -> None:
+        """It may know more of it, from an earlier leader. One that is damaged can be given only what is known to be
+        settled, and acknowledges nothing before.
+        """
+        replica = self.replica
+        known = min(request.commit, request.prev.offset, replica.durable.offset)
+        if known > replica.commit and replica.log.holds(request.prev):
+            self.settle(known)
+            self._tell_news()
 
     # --- answers ---
 

@@ -33,6 +33,9 @@ class Role(roles.Role):
         """A snapshot is here, or will not come."""
 
     def installed(self, snapshot: Snapshot) -> None:
-        """What a snapshot stands for is settled, and so is in the log of every leader since."""
-        self.replica.verify(snapshot.last, snapshot.last.offset)
+        """What a snapshot stands for is settled. Whether the leader has it, too, is seen when it is asked for more.
+
+        It may be another one by now, whom a person has let lead.
+        """
+        self.replica.advance_commit(snapshot.last.offset)
         self.replica.fetching.installed()

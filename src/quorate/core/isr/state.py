@@ -12,7 +12,7 @@ from collections.abc import Collection
 import msgspec
 
 from quorate.core.entry import Member
-from quorate.core.metadata import ImpossibleState
+from quorate.core.invariant import ImpossibleState
 
 
 class Unclean(msgspec.Struct, frozen=True, gc=False):
