@@ -93,10 +93,8 @@ def nats(status: NatsStatus, *, led: Iterable[str] = (), counts: bool = True) ->
     read = [subject for subject in subjects if subject not in unread]
     said = [f"reads {', '.join(read) or 'no subject'}"] if read or not unread else []
     said += [f"does not read {', '.join(unread)}"] if unread else []
-    numbers = (
-        f"; {status.written_count:,} message{'s' * (status.written_count != 1)} written, {status.refused_count:,} not"
-        * counts
-    )
+    messages = "message" if status.written_count == 1 else "messages"
+    numbers = f"; {status.written_count:,} {messages} written, {status.refused_count:,} not" * counts
     return f"NATS: {how}{where}; {'; '.join(said)}{numbers}"
 
 

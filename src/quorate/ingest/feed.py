@@ -5,10 +5,11 @@ is one under way at a time, so that messages stand in the log in the order in wh
 was busy and a batch had to be tried again. Everything that waits has one bound over all feeds of a node; what comes
 beyond it is refused.
 
-From one server no message gets into the log twice. It hands a message to those who are subscribed when it arrives,
-and a node subscribes after it has come to lead. So an earlier leader that takes the same message, because it does not know of
-its end yet, has it in an epoch that is over for the later one: its entry is never settled in one log with the
-other. That is why what waits in a feed is never written in another epoch, not even by the same node.
+From one server no message gets into the log twice. It hands a message to those who are subscribed when it
+arrives, and a node subscribes after it has come to lead. So an earlier leader that takes the same message,
+because it does not know of its end yet, has it in an epoch that is over for the later one: its entry is never
+settled in one log with the other. That is why what waits in a feed is never written in another epoch, not even by
+the same node.
 """
 
 from __future__ import annotations
@@ -166,7 +167,8 @@ class Feed:
         if self._is_ending or not self._leads():
             return LEFT
         if _room_for(message) + batch.BATCH_MIN > self._batch_bytes_max:
-            return f"not written: a message of {len(message.data)} bytes is too large for the topic, whose max.message.bytes is {self._batch_bytes_max}"
+            size, most = len(message.data), self._batch_bytes_max
+            return f"not written: a message of {size} bytes is too large for max.message.bytes={most}"
         if self._counts.waiting_bytes + held > WAITING_BYTES_MAX:
             return f"not written: more than {WAITING_BYTES_MAX} bytes wait to be written"
         return ""

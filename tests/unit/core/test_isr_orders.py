@@ -136,7 +136,6 @@ def test_the_leader_is_moved_to_whoever_is_named() -> None:
     assert desk.stored.leader != N3
 
 
-@pytest.mark.behaviour("LB-16")
 def test_the_leader_is_not_moved_to_one_that_is_damaged_until_that_is_mended() -> None:
     """It could not lead, and the one that could would not any more."""
     desk = at_work()

@@ -163,7 +163,7 @@ def test_a_batch_is_never_larger_than_its_topic_takes() -> None:
         assert len(bench.node.decide(Outcome.SETTLED, 1)) == 2
         await bench.client.send(bytes(1000), "large")
         assert bench.client.answers["large"] == {
-            "error": "not written: a message of 1000 bytes is too large for the topic, whose max.message.bytes is 1000"
+            "error": "not written: a message of 1000 bytes is too large for max.message.bytes=1000"
         }
 
     play(story)

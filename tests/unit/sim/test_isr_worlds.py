@@ -60,7 +60,7 @@ def test_failover_of_the_metadata_leader_keeps_leader_and_isr_and_changes_go_on(
     assert [operator(bench, number).shard for number in bench.operators.up()] == [before, before]
     bench.write()
     bench.run(10 * TUNABLES.oversight.controller.patience_s)
-    assert bench.operators.history[0][-1] == bench.stored == before
+    assert bench.stored == before, "and every change would have raised its epoch"
     bench.world.start(first.leader.node)
     bench.until(bench.is_steady)
     assert bench.stored == before.with_isr(before.replicas)
