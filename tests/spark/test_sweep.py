@@ -56,20 +56,22 @@ def test_a_summary_adds_up_and_names_violations(spark: SparkSession, tmp_path: P
     ]
 
 
-def test_what_operators_did_is_in_rows_and_sums(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["coordinated", "isr"])
+def test_what_overseers_did_is_in_rows_and_sums(protocol: str, spark: SparkSession, tmp_path: Path) -> None:
     out = str(tmp_path / "sweep.parquet")
-    plan = Plan(0, "coordinated", ("membership",), overrides={"seconds": 2.0})
+    plan = Plan(0, protocol, ("membership",), overrides={"seconds": 2.0})
     seeds = range(3)
     run_sweep(spark, plan, seeds, tasks_count=1, out=out, progress=lambda done: None)
-    looped = Totals("coordinated")
+    looped = Totals(protocol)
     for seed in seeds:
         looped.add(run_plan(replace(plan, seed=seed)))
-    swept = Totals("coordinated")
+    swept = Totals(protocol)
     count(swept, summarize(spark, out), 1.0)
     assert looped.sum.operators
     assert looped.sum.reconfigurations
     assert held(swept) == held(looped)
     assert pq.read_table(out)["reconfigurations"].to_pylist() != [0, 0, 0]
+    assert bool(looped.sum.expands) == (protocol == "isr")
 
 
 def without_java(tmp_path: Path) -> dict[str, str]:
