@@ -28,6 +28,8 @@ class Cut(msgspec.Struct, frozen=True, gc=False):
 
     io: int
     to: EntryId
+    aside: bool = False
+    """A former leader's own entries are among them: keep a copy beside the log, for people (TT-27)."""
 
 
 class SaveState(msgspec.Struct, frozen=True, gc=False):
@@ -112,6 +114,10 @@ class Outcome(StrEnum):
     """Settled so long ago that nobody remembers where."""
     REFUSED = "refused"
     """A command that must not be carried out now; `why` says why not."""
+    FLUSHED = "flushed"
+    """An asynchronous transaction is on the leader's disk, and may be lost yet: a named choice (TT-34)."""
+    ROLLED_BACK = "rolled back"
+    """Settled as void: it has not happened, and never will."""
     TIMED_OUT = "timed out"
     """A command that was given up, or a read that waited in vain: nothing has changed."""
 

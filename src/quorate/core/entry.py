@@ -7,8 +7,9 @@ small, and protocols act on them, so a control entry's header carries the decode
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import NewType
+from typing import Any, NewType
 
 import msgspec
 
@@ -75,15 +76,23 @@ class NoOp(msgspec.Struct, frozen=True, gc=False, tag="noop"):
     leader: int
 
 
-class Wanted(msgspec.Struct, frozen=True, gc=False):
+class Quorums(msgspec.Struct, frozen=True, gc=False):
+    """How many of an ensemble must have an entry, and how many must vote for a leader (`confirm`, TT-40)."""
+
+    commit: int
+    promote: int
+
+
+class Wanted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Where an open change of membership is to end."""
 
     ensemble: tuple[Member, ...]
     learners: tuple[Member, ...] = ()
     version: int = 0
+    quorums: Quorums | None = None
 
 
-class Membership(msgspec.Struct, frozen=True, gc=False, tag="membership"):
+class Membership(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="membership"):
     """Who counts from this entry on (YB-12).
 
     At rest nothing is `wanted`. A change first lets those who are new follow as learners; then it is *joint*:
@@ -97,6 +106,10 @@ class Membership(msgspec.Struct, frozen=True, gc=False, tag="membership"):
     wanted: Wanted | None = None
     version: int = 0
     """Of the newest order that it came from."""
+    quorums: Quorums | None = None
+    """Of `ensemble`; None: majorities."""
+    outgoing_quorums: Quorums | None = None
+    """Of `outgoing`, while the change is joint."""
 
     @property
     def voters(self) -> frozenset[Member]:
@@ -130,12 +143,34 @@ class Ceiling(msgspec.Struct, frozen=True, gc=False, tag="ceiling"):
     upto: int
 
 
-Control = NoOp | Membership | Ceiling
-"""Control records known so far; CONFIRM, ROLLBACK, PROMOTE and transaction markers join them."""
+class Promote(msgspec.Struct, frozen=True, gc=False, tag="promote"):
+    """The first entry of a leader's epoch in `confirm`: settled, it settles all that former leaders left (D6)."""
 
-STICKY_CONTROLS: tuple[type, ...] = (Membership, Ceiling)
-"""Controls that stay in force after they are settled, until the next of their kind, and so stay in a log's
-control index."""
+    leader: int
+    former: int
+    """The node that led before, as far as the new leader knows; 0: nobody."""
+
+
+class Confirm(msgspec.Struct, frozen=True, gc=False, tag="confirm"):
+    """Every transaction up to `upto` is on a quorum and was not rolled back (TT-6)."""
+
+    upto: EntryId
+
+
+class Rollback(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="rollback"):
+    """Once this entry is settled, the records from offset `first` up to it are void (TT-10, D8)."""
+
+    first: int
+    forced: bool = False
+    """A person ordered it, whatever a former leader may have confirmed."""
+
+
+Control = NoOp | Membership | Ceiling | Promote | Confirm | Rollback
+"""Control records known so far; transaction markers join them."""
+
+STICKY_CONTROLS: tuple[type, ...] = (Membership, Ceiling, Rollback)
+"""Controls that stay in force after they are settled, and so stay in a log's control index: until the next of
+their kind, but each Rollback for as long as its entry is kept."""
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
@@ -181,6 +216,21 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     def __str__(self) -> str:
         what = type(self.control).__name__.lower() if self.control is not None else f"{self.size}B"
         return f"{self.epoch}-{self.offset}..{self.last} {what}" if self.count > 1 else f"{self.id} {what}"
+
+
+def in_force(controls: Sequence[Header], *, settled: int) -> list[Header]:
+    """Those among a log's controls that still mean something, where everything up to `settled` is settled.
+
+    Settled ones have done their work, but for the newest sticky one of each kind, and for every Rollback: that says
+    which records are void for as long as they are kept.
+    """
+    stand: dict[Any, Header] = {
+        header.offset if type(header.control) is Rollback else type(header.control): header
+        for header in controls
+        if header.last <= settled and isinstance(header.control, STICKY_CONTROLS)
+    }
+    above = [header for header in controls if header.last > settled]
+    return sorted(stand.values(), key=lambda header: header.offset) + above
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):

@@ -137,6 +137,13 @@ class Commanded(msgspec.Struct, frozen=True, gc=False):
     command: Any
 
 
+class ApplyFailed(msgspec.Struct, frozen=True, gc=False):
+    """The machine could not apply an entry that others could: this replica is not like them (TT-8)."""
+
+    offset: int
+    reason: str
+
+
 class TimePassed(msgspec.Struct, frozen=True, gc=False):
     """The replica's deadline has come."""
 
@@ -155,5 +162,6 @@ Event = (
     | Damaged
     | Suspected
     | Commanded
+    | ApplyFailed
     | TimePassed
 )

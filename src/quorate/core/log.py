@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from quorate.core.entry import NOWHERE, STICKY_CONTROLS, EntryId, Header, Span
+from quorate.core.entry import NOWHERE, STICKY_CONTROLS, EntryId, Header, Rollback, Span, in_force
 from quorate.core.epochs import EpochIndex
 from quorate.core.events import Recovered
 
@@ -88,6 +88,19 @@ class LogView:
                 return header
         return None
 
+    def decided(self, offset: int) -> int:
+        """The last position at or below `offset` that is not between a Rollback and what it takes back: up to
+        there, what is settled is known to be valid or void (`confirm`; in every other log, `offset` itself)."""
+        for header in reversed(self.controls):
+            control = header.control
+            if type(control) is Rollback and control.first <= offset < header.offset:
+                offset = control.first - 1
+        return offset
+
+    def is_void(self, offset: int) -> bool:
+        """Whether the records at this settled offset were rolled back."""
+        return self.decided(offset) != offset
+
     def headers_from(self, first: int, *, bytes_max: int, count_max: int) -> tuple[Header, ...] | None:
         """Contiguous headers from the entry that holds `first`; None if it is not in the window."""
         window = self.window
@@ -134,16 +147,9 @@ class LogView:
         self.head = to
 
     def settle(self, offset: int) -> None:
-        """Controls that are settled have done their work, but for the newest sticky one of each kind."""
+        """Controls that are settled have done their work, but for those that stay in force."""
         if self.controls and self.controls[0].last <= offset:
-            settled = [header for header in self.controls if header.last <= offset]
-            stand = {
-                type(header.control): header
-                for header in settled
-                if isinstance(header.control, STICKY_CONTROLS)
-            }
-            above = self.controls[len(settled) :]
-            self.controls = sorted(stand.values(), key=lambda header: header.offset) + above
+            self.controls = in_force(self.controls, settled=offset)
 
     def remove_prefix(self, to: EntryId) -> None:
         """Forget entries up to `to`, which a snapshot covers."""
@@ -151,6 +157,11 @@ class LogView:
         assert self.epoch_at(to.offset) in (to.epoch, 0)
         self.epochs.remove_prefix(to)
         self.base = to
+        self.controls = [
+            header
+            for header in self.controls
+            if type(header.control) is not Rollback or header.offset > to.offset
+        ]
         self.faulty = tuple(
             Span(to, span.last) if span.before.offset < to.offset else span
             for span in self.faulty

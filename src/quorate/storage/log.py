@@ -13,7 +13,17 @@ from bisect import bisect_right, insort
 
 import msgspec
 
-from quorate.core.entry import NOWHERE, STICKY_CONTROLS, EntryId, Header, Kind, Partition, Span
+from quorate.core.entry import (
+    NOWHERE,
+    STICKY_CONTROLS,
+    EntryId,
+    Header,
+    Kind,
+    Partition,
+    Rollback,
+    Span,
+    in_force,
+)
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
 from quorate.storage.index import SparseIndex
 from quorate.storage.memory import Memory
@@ -211,7 +221,7 @@ class Log:
             self.epochs = (*self.epochs, (epoch, offset))
         if header.control is not None and isinstance(header.control, STICKY_CONTROLS):
             if len(self.controls) >= CONTROLS_MAX:
-                self.controls = _in_force(self.controls, self.commit)
+                self.controls = tuple(in_force(self.controls, settled=self.commit))
             self.controls = (*self.controls, header)
         self.head = EntryId(epoch, offset + header.count - 1)
         self.checksum = frame.checksum
@@ -259,7 +269,11 @@ class Log:
             self.start = self.segments[0].base, 0
         epoch_before = [start for start in self.epochs if start[1] <= to.offset]
         self.epochs = self.epochs[len(epoch_before) :]
-        self.controls = _in_force(self.controls, to.offset)
+        self.controls = tuple(
+            header
+            for header in in_force(self.controls, settled=to.offset)
+            if type(header.control) is not Rollback or header.offset > to.offset
+        )
         self.faulty = tuple(fault for fault in self.faulty if fault.last.offset > to.offset)
         self.base = to
         self.base_checksum = checksum
@@ -568,10 +582,3 @@ def _timestamp(frame: Frame) -> int:
     if not frame.payload:
         return -1  # An entry whose payload was not read: its time is not known.
     return int(_MAX_TIMESTAMP.unpack_from(frame.payload, _MAX_TIMESTAMP_AT)[0])
-
-
-def _in_force(controls: tuple[Header, ...], offset: int) -> tuple[Header, ...]:
-    """Of those up to an offset the newest of each kind, and all above it."""
-    newest = {type(header.control): header for header in controls if header.last <= offset}
-    stand = sorted(newest.values(), key=lambda header: header.offset)
-    return (*stand, *(header for header in controls if header.last > offset))
