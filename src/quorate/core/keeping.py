@@ -254,7 +254,7 @@ class Keeper:
 
     def publish(self) -> None:
         """Machines and readers get what is settled and flushed here, so that no restart takes it back."""
-        to = min(self.commit, self.ordering.durable.offset)
+        to = self.log.decided(min(self.commit, self.ordering.durable.offset))
         if to <= self.published:
             return
         self.published = to
@@ -350,12 +350,13 @@ class Keeper:
             agreed = to = span.before
             self.owe(self.claim)
             self.ordering.cut(to)
+        # Will be told again. (Looked up before a Rollback is forgotten with the rest.)
+        self.commit = self.log.decided(min(self.commit, max(agreed.offset, self.published)))
         if self.log.head != to:
             self.log.cut(to)
             self.controls_changed()
         if self.verified.offset > agreed.offset:
             self.verified = agreed
-        self.commit = min(self.commit, max(agreed.offset, self.published))  # Will be told again.
         self.emit(effects.Cut(self.ordering.issue(), to))
         self.save_state()
 
