@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from quorate import batch
-from quorate.core import coordinated, effects, events, isr, raft
+from quorate.core import confirm, coordinated, effects, events, isr, raft
 from quorate.core.entry import Flag, Header, Kind, Partition
 from quorate.host.detector import DetectorSettings
 from quorate.host.replicas import Hosted
@@ -25,6 +25,7 @@ class HostSettings(msgspec.Struct, frozen=True, gc=False):
     raft: raft.Tuning = raft.Tuning()
     coordinated: coordinated.Tuning = coordinated.Tuning()
     isr: isr.Tuning = isr.Tuning()
+    confirm: confirm.Tuning = confirm.Tuning()
     detector: DetectorSettings = DetectorSettings()
     waiting_bytes_max: int = 64 << 20
     """Proposals are answered BUSY while more than this waits for the disk, over all replicas."""

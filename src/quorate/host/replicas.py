@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from quorate.core import coordinated, isr, raft
+from quorate.core import confirm, coordinated, isr, raft
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Snapshot, Standing
+from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Quorums, Snapshot, Standing
 from quorate.core.events import Event, Proposed, Recovered
 from quorate.host.producing import Answer, Desk, Leading
 from quorate.machine import Machine
@@ -19,8 +19,8 @@ from quorate.machine.producers import Numbered, Producers
 from quorate.machine.tally import Tally
 from quorate.storage.store import RecoveredLog
 
-PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated, "isr": isr}
-"""How copies can agree: rooms with a `Replica` and its `SavedState`. The others join when they stand."""
+PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated, "isr": isr, "confirm": confirm}
+"""How copies can agree: rooms with a `Replica` and its `SavedState`."""
 
 MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata}
 """What a log is for decides what is built from it."""
@@ -37,12 +37,17 @@ class ReplicaRecord(msgspec.Struct, frozen=True, gc=False):
     """The protocol's own, as it was saved last; None: a new replica has not saved any."""
     purpose: str = "topic"
     preferred: int = 0
+    quorums: Quorums | None = None
+    """`confirm` only; None: majorities."""
 
     def config(self, tuning: Any) -> Any:
         """What the protocol's replica is told at birth. Those that are overseen know no peers (OX-1)."""
-        if self.protocol != "raft":
-            return PROTOCOLS[self.protocol].Config(self.me, tuning)
-        return raft.Config(self.me, self.voters, self.learners, tuning, self.preferred)
+        if self.protocol == "raft":
+            return raft.Config(self.me, self.voters, self.learners, tuning, self.preferred)
+        if self.protocol == "confirm":
+            born = self.voters, self.learners
+            return confirm.Config(self.me, *born, tuning, self.preferred, self.quorums)
+        return PROTOCOLS[self.protocol].Config(self.me, tuning)
 
 
 _encode = msgspec.msgpack.Encoder().encode
