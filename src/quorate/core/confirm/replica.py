@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from quorate.core import commands, effects, events
 from quorate.core.confirm.candidate import Candidate
-from quorate.core.confirm.config import Config, SavedState
+from quorate.core.confirm.config import CUTTING_LOOSE, Config, SavedState
 from quorate.core.confirm.follower import Follower
 from quorate.core.confirm.leader import Leader
 from quorate.core.confirm.voting import Row, Says, Voting
@@ -22,6 +22,8 @@ from quorate.core.entry import Confirm, EntryId, Kind, Member, Membership
 from quorate.core.keeping import COMMON_HANDLERS
 from quorate.core.raft import replica as raft
 from quorate.core.raft.prospect import Prospect
+
+TOO_NEW = "not every node of this cluster knows of that yet: upgrade all of them first"
 
 
 class Replica(raft.Replica):
@@ -49,6 +51,11 @@ class Replica(raft.Replica):
 
     def describe(self) -> str:
         return super().describe() + (" loose" if self.loose else "") + (" detached" if self.detached else "")
+
+    @property
+    def knows_loose(self) -> bool:
+        """Whether every node knows of replicas that do not count, of quorum sizes and of forced rollbacks."""
+        return self.config.tuning.feature_level >= CUTTING_LOOSE
 
     @property
     def counts(self) -> bool:
@@ -91,7 +98,8 @@ class Replica(raft.Replica):
 
     def _say(self, *, stands: bool = False, ordered: bool = False) -> None:
         """Let everybody have this node's row, once it is saved."""
-        says = Says(self.epoch, self.row, self.log.head, stands, ordered, self.faulty, self.commit)
+        settled = self.commit if self.knows_loose else -1
+        says = Says(self.epoch, self.row, self.log.head, stands, ordered, self.faulty, settled)
         for node in self.peers:
             self.send_when_saved(node, says)
 
@@ -198,8 +206,7 @@ class Replica(raft.Replica):
             return
         cannot = self.faulty or self.loose  # It is no better leader: its NAY ends nothing.
         row = Row(self.epoch, sender.node)
-        says = Says(self.epoch, row, self.log.head, faulty=cannot, commit=self.commit)
-        self.send_when_saved(sender.node, says)
+        self.send_when_saved(sender.node, Says(self.epoch, row, self.log.head, faulty=cannot))
 
     def _gone_request(self, sender: Member, message: Any) -> None:
         if not self.loose:
@@ -217,11 +224,19 @@ class Replica(raft.Replica):
     # --- orders for whoever is asked ---
 
     def _commanded(self, event: events.Commanded) -> None:
-        order = self.orders.get(type(event.command))
-        if order is None:
+        command = event.command
+        order = self.orders.get(type(command))
+        too_new = (
+            isinstance(command, commands.CutLoose)
+            or (isinstance(command, commands.Promote) and command.roll_back)
+            or (isinstance(command, commands.ChangeMembership) and command.quorums is not None)
+        )
+        if too_new and not self.knows_loose:
+            self.emit(effects.Reply(command.request, Outcome.REFUSED, leader=self.leader, why=TOO_NEW))
+        elif order is None:
             super()._commanded(event)
         else:
-            order(self, event.command)
+            order(self, command)
 
     def _promote(self, command: commands.Promote) -> None:
         if self.role.name == "leader" and not command.roll_back:
