@@ -71,18 +71,23 @@ class Replica(raft.Replica):
     def saved_state(self) -> SavedState:
         return SavedState(self.epoch, self.vote, self.owed, self.row, self.led, self.loose)
 
-    def cut(self, to: EntryId) -> None:
+    def sets_aside(self, to: EntryId) -> bool:
         """What this replica itself had taken as a leader is kept beside the log, for people (TT-26, TT-27)."""
-        mine = self.led > 0 and any(
+        return self.led > 0 and any(
             header.epoch == self.led and header.offset > to.offset and header.kind == Kind.RECORDS
             for header in self.log.window
         )
+
+    def cut(self, to: EntryId) -> None:
+        aside = self.sets_aside(to)
         super().cut(to)
-        if mine:
-            ordered = self._effects.pop()
-            assert isinstance(ordered, effects.Cut)
-            self.emit(effects.Cut(ordered.io, to, aside=True))
+        if aside:
             self.take_snapshot()
+
+    def publish(self) -> None:
+        """What cannot be read may hold a ROLLBACK of what can be: with damage, nothing more is decided here."""
+        if not self.log.faulty:
+            super().publish()
 
     # --- _voting ---
 
