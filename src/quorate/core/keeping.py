@@ -185,10 +185,15 @@ class Keeper:
 
     def cut(self, to: EntryId) -> None:
         assert to.offset >= self.commit, "what is settled is never cut"
+        aside = self.sets_aside(to)
         self.log.cut(to)
         self.ordering.cut(to)
-        self.emit(effects.Cut(self.ordering.issue(), to))
+        self.emit(effects.Cut(self.ordering.issue(), to, aside))
         self.controls_changed()
+
+    def sets_aside(self, to: EntryId) -> bool:
+        """Whether people may want to see what is about to be cut (`confirm`, TT-27)."""
+        return False
 
     def give_up(self, span: Span) -> None:
         """The leader's log is not what was lost here: neither the span nor anything above it stands."""

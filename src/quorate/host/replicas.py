@@ -37,16 +37,16 @@ class ReplicaRecord(msgspec.Struct, frozen=True, gc=False):
     """The protocol's own, as it was saved last; None: a new replica has not saved any."""
     purpose: str = "topic"
     preferred: int = 0
-    quorums: Quorums | None = None
-    """`confirm` only; None: majorities."""
+    quorums: Quorums | msgspec.UnsetType = msgspec.UNSET
+    """At birth, `confirm` only; not written where they are majorities, so that other records are as ever."""
 
     def config(self, tuning: Any) -> Any:
         """What the protocol's replica is told at birth. Those that are overseen know no peers (OX-1)."""
         if self.protocol == "raft":
             return raft.Config(self.me, self.voters, self.learners, tuning, self.preferred)
         if self.protocol == "confirm":
-            born = self.voters, self.learners
-            return confirm.Config(self.me, *born, tuning, self.preferred, self.quorums)
+            quorums = None if self.quorums is msgspec.UNSET else self.quorums
+            return confirm.Config(self.me, self.voters, self.learners, tuning, self.preferred, quorums)
         return PROTOCOLS[self.protocol].Config(self.me, tuning)
 
 

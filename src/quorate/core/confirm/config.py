@@ -7,6 +7,12 @@ from quorate.core.confirm.voting import Row
 from quorate.core.entry import Quorums
 from quorate.core.raft import config as raft
 
+FIRST_VERSION = 1
+CUTTING_LOOSE = 2
+"""The feature level at which everybody knows that a replica may follow without counting (`AppendResponse.loose`),
+that quorums have sizes (`Membership.quorums`), and that voters say what they know to be settled (`Says.commit`).
+A leader that does not would count whom it must not, or by majorities where others go by something else."""
+
 
 class SavedState(raft.SavedState, frozen=True, gc=False, omit_defaults=True):
     """Durable before any answer that depends on it."""
@@ -24,6 +30,8 @@ class Tuning(raft.Tuning, frozen=True, gc=False, kw_only=True, forbid_unknown_fi
 
     automatic: bool = True
     """Replicas that miss their leader stand for election by themselves. If not, somebody promotes one (TT-12)."""
+    feature_level: int = CUTTING_LOOSE
+    """Up to which version every node of the cluster speaks: what came later is neither said nor done (TT-41)."""
     alone_timeouts: float = 5.0
     """Election time-outs for which a leader that too few follow goes on leading, read-only, until it lets others
     try; where nothing is automatic it goes on until it is told otherwise."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quorate.core.entry import EntryId
 from quorate.core.raft import follower
 
 if TYPE_CHECKING:
@@ -23,3 +24,10 @@ class Follower(follower.Follower):
     @property
     def is_loose(self) -> bool:
         return not self.replica.counts
+
+    def _answer(
+        self, *, accepted: bool, probe: int, theirs: EntryId | None = None, quiet: bool = False
+    ) -> None:
+        """A leader of the first version would count one that is loose: better not to be heard at all (TT-8)."""
+        if self.replica.counts or self.replica.knows_loose:
+            super()._answer(accepted=accepted, probe=probe, theirs=theirs, quiet=quiet)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from quorate.core import commands, effects, events
 from quorate.core.confirm.candidate import Candidate
-from quorate.core.confirm.config import Config, SavedState
+from quorate.core.confirm.config import CUTTING_LOOSE, Config, SavedState
 from quorate.core.confirm.follower import Follower
 from quorate.core.confirm.leader import Leader
 from quorate.core.confirm.voting import Row, Says, Voting
@@ -22,6 +22,8 @@ from quorate.core.entry import Confirm, EntryId, Kind, Member, Membership
 from quorate.core.keeping import COMMON_HANDLERS
 from quorate.core.raft import replica as raft
 from quorate.core.raft.prospect import Prospect
+
+TOO_NEW = "not every node of this cluster knows of that yet: upgrade all of them first"
 
 
 class Replica(raft.Replica):
@@ -51,6 +53,11 @@ class Replica(raft.Replica):
         return super().describe() + (" loose" if self.loose else "") + (" detached" if self.detached else "")
 
     @property
+    def knows_loose(self) -> bool:
+        """Whether every node knows of replicas that do not count, of quorum sizes and of forced rollbacks."""
+        return self.config.tuning.feature_level >= CUTTING_LOOSE
+
+    @property
     def counts(self) -> bool:
         """Whether what this replica has may be counted on."""
         return not self.loose and not self.detached
@@ -64,18 +71,23 @@ class Replica(raft.Replica):
     def saved_state(self) -> SavedState:
         return SavedState(self.epoch, self.vote, self.owed, self.row, self.led, self.loose)
 
-    def cut(self, to: EntryId) -> None:
+    def sets_aside(self, to: EntryId) -> bool:
         """What this replica itself had taken as a leader is kept beside the log, for people (TT-26, TT-27)."""
-        mine = self.led > 0 and any(
+        return self.led > 0 and any(
             header.epoch == self.led and header.offset > to.offset and header.kind == Kind.RECORDS
             for header in self.log.window
         )
+
+    def cut(self, to: EntryId) -> None:
+        aside = self.sets_aside(to)
         super().cut(to)
-        if mine:
-            ordered = self._effects.pop()
-            assert isinstance(ordered, effects.Cut)
-            self.emit(effects.Cut(ordered.io, to, aside=True))
+        if aside:
             self.take_snapshot()
+
+    def publish(self) -> None:
+        """What cannot be read may hold a ROLLBACK of what can be: with damage, nothing more is decided here."""
+        if not self.log.faulty:
+            super().publish()
 
     # --- _voting ---
 
@@ -91,7 +103,8 @@ class Replica(raft.Replica):
 
     def _say(self, *, stands: bool = False, ordered: bool = False) -> None:
         """Let everybody have this node's row, once it is saved."""
-        says = Says(self.epoch, self.row, self.log.head, stands, ordered, self.faulty, self.commit)
+        settled = self.commit if self.knows_loose else -1
+        says = Says(self.epoch, self.row, self.log.head, stands, ordered, self.faulty, settled)
         for node in self.peers:
             self.send_when_saved(node, says)
 
@@ -198,8 +211,7 @@ class Replica(raft.Replica):
             return
         cannot = self.faulty or self.loose  # It is no better leader: its NAY ends nothing.
         row = Row(self.epoch, sender.node)
-        says = Says(self.epoch, row, self.log.head, faulty=cannot, commit=self.commit)
-        self.send_when_saved(sender.node, says)
+        self.send_when_saved(sender.node, Says(self.epoch, row, self.log.head, faulty=cannot))
 
     def _gone_request(self, sender: Member, message: Any) -> None:
         if not self.loose:
@@ -217,11 +229,19 @@ class Replica(raft.Replica):
     # --- orders for whoever is asked ---
 
     def _commanded(self, event: events.Commanded) -> None:
-        order = self.orders.get(type(event.command))
-        if order is None:
+        command = event.command
+        order = self.orders.get(type(command))
+        too_new = (
+            isinstance(command, commands.CutLoose)
+            or (isinstance(command, commands.Promote) and command.roll_back)
+            or (isinstance(command, commands.ChangeMembership) and command.quorums is not None)
+        )
+        if too_new and not self.knows_loose:
+            self.emit(effects.Reply(command.request, Outcome.REFUSED, leader=self.leader, why=TOO_NEW))
+        elif order is None:
             super()._commanded(event)
         else:
-            order(self, event.command)
+            order(self, command)
 
     def _promote(self, command: commands.Promote) -> None:
         if self.role.name == "leader" and not command.roll_back:
