@@ -22,7 +22,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import commands
-from quorate.core.effects import Outcome, Reply
+from quorate.core.effects import Reply
 from quorate.core.entry import Member, Membership, Quorums
 from quorate.core.invariant import Violated
 from quorate.sim.chance import stream
