@@ -16,13 +16,14 @@ from quorate.host.producing import Answer, Desk, Leading
 from quorate.machine import Machine
 from quorate.machine.metadata import Metadata
 from quorate.machine.producers import Numbered, Producers
+from quorate.machine.table import Tables
 from quorate.machine.tally import Tally
 from quorate.storage.store import RecoveredLog
 
 PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated, "isr": isr}
 """How copies can agree: rooms with a `Replica` and its `SavedState`. The others join when they stand."""
 
-MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata}
+MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata, "tables": Tables}
 """What a log is for decides what is built from it."""
 
 

@@ -20,7 +20,7 @@ one position says everything about the log below it, so a settled log is known b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorate.core.effects import (
@@ -35,12 +35,23 @@ from quorate.core.effects import (
     SaveState,
     StageChunk,
 )
-from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Rollback
 from quorate.core.events import Failed, Loaded, Persisted, Started
 from quorate.core.invariant import Violated
 
 Entry = tuple[int, int, int, int, Any]
 """Of an entry id: the predecessor's epoch and offset, the entry's offset, its CRC, its control record."""
+
+
+def valid(entries: Iterable[Entry]) -> list[Entry]:
+    """Those of a log's stretch that its own ROLLBACKs leave: found anew, from the entries alone."""
+    found: list[Entry] = []
+    for entry in entries:
+        control = entry[4]
+        if type(control) is Rollback:
+            found = [earlier for earlier in found if earlier[4] is not None or earlier[2] < control.first]
+        found.append(entry)
+    return found
 
 
 class Settled:
@@ -117,7 +128,7 @@ class Invariants:
         self.room = room() if room is not None else None
         """The protocol's own invariants."""
         self.on_settled: Callable[[int, int, int], None] | None = None
-        """Told every settled entry in the order of the log: its partition, first offset and CRC."""
+        """Told every valid entry of the settled log, in order: its partition, first offset and CRC."""
         self.local: Callable[[int], float | None] = lambda node: None
         """What a node's clock shows; None if it is down, or if clocks keep no bounds."""
         self._born: list[Membership | None] = [None] * partitions_count
@@ -394,6 +405,15 @@ class Invariants:
         known = self._entries[partition][entry.epoch, entry.offset]
         return EntryId(known[0], known[1])
 
+    def chain(self, partition: int, last: EntryId, *, above: int) -> list[Entry]:
+        """The entries of any log that holds `last`, up to that one, from the first that lies above an offset on."""
+        found = []
+        while last.offset > above:
+            entry = self._entries[partition][last.epoch, last.offset]
+            found.append(entry)
+            last = EntryId(entry[0], entry[1])
+        return found[::-1]
+
     def membership(self, partition: int, offset: int | None = None) -> Membership:
         """What the settled log says at an offset, or at its end."""
         epochs = self.settled[partition].epochs
@@ -449,10 +469,9 @@ class Invariants:
         epochs.extend(log.epoch_at(position) for position in range(common + 1, offset + 1))
         if self.on_settled is not None:
             entries = self._entries[shadow.partition]
-            for position in range(common + 1, offset + 1):
-                entry = entries.get((epochs[position], position))
-                if entry is not None:  # Otherwise inside of one.
-                    self.on_settled(shadow.partition, entry[2], entry[3])
+            found = [entries.get((epochs[position], position)) for position in range(common + 1, offset + 1)]
+            for entry in valid(entry for entry in found if entry is not None):  # Otherwise inside of one.
+                self.on_settled(shadow.partition, entry[2], entry[3])
         if settled.rounds and settled.rounds[-1][0] == replica.epoch:
             settled.rounds.pop()
         settled.rounds.append((replica.epoch, offset))
