@@ -54,12 +54,12 @@ class Teller:
         rng = self.client.rng
         roll = rng.random()
         if self._remembered and roll < QUESTIONS_SHARE:
-            self._look(ResultOf(rng.choice(self._remembered).transaction.id))
+            self.look(ResultOf(rng.choice(self._remembered).transaction.id))
         elif self._remembered and roll < QUESTIONS_SHARE + REPEATED_SHARE:
             self.under_way += 1
             self._send(rng.choice(self._remembered))
         elif roll > 1 - LOOKS_SHARE:
-            self._look(self.group.bank.look(rng))
+            self.look(self.group.bank.look(rng))
         elif self.under_way < UNDER_WAY_MAX:
             self.propose(self.group.bank.next(rng))
 
@@ -179,7 +179,7 @@ class Teller:
 
     # --- looking ---
 
-    def _look(self, look: Look) -> None:
+    def look(self, look: Look) -> None:
         """Locally, or as committed, anywhere; or linearizable, at whoever leads."""
         client, rng = self.client, self.client.rng
         how = rng.choice(("local", "committed", ReadLevel.LINEARIZABLE, ReadLevel.LEASE))
