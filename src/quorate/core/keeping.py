@@ -185,10 +185,15 @@ class Keeper:
 
     def cut(self, to: EntryId) -> None:
         assert to.offset >= self.commit, "what is settled is never cut"
+        aside = self.sets_aside(to)
         self.log.cut(to)
         self.ordering.cut(to)
-        self.emit(effects.Cut(self.ordering.issue(), to))
+        self.emit(effects.Cut(self.ordering.issue(), to, aside))
         self.controls_changed()
+
+    def sets_aside(self, to: EntryId) -> bool:
+        """Whether people may want to see what is about to be cut (`confirm`, TT-27)."""
+        return False
 
     def give_up(self, span: Span) -> None:
         """The leader's log is not what was lost here: neither the span nor anything above it stands."""
@@ -254,7 +259,7 @@ class Keeper:
 
     def publish(self) -> None:
         """Machines and readers get what is settled and flushed here, so that no restart takes it back."""
-        to = min(self.commit, self.ordering.durable.offset)
+        to = self.log.decided(min(self.commit, self.ordering.durable.offset))
         if to <= self.published:
             return
         self.published = to
@@ -350,12 +355,13 @@ class Keeper:
             agreed = to = span.before
             self.owe(self.claim)
             self.ordering.cut(to)
+        # Will be told again. (Looked up before a Rollback is forgotten with the rest.)
+        self.commit = self.log.decided(min(self.commit, max(agreed.offset, self.published)))
         if self.log.head != to:
             self.log.cut(to)
             self.controls_changed()
         if self.verified.offset > agreed.offset:
             self.verified = agreed
-        self.commit = min(self.commit, max(agreed.offset, self.published))  # Will be told again.
         self.emit(effects.Cut(self.ordering.issue(), to))
         self.save_state()
 

@@ -12,7 +12,7 @@ from typing import Any
 from quorate.core import effects, events
 from quorate.core.cursor import Cursor, Phase
 from quorate.core.effects import Outcome
-from quorate.core.entry import Header, Kind, Member, NoOp
+from quorate.core.entry import Control, Header, Kind, Member, NoOp
 from quorate.core.roles import Role
 
 
@@ -48,9 +48,10 @@ class Leading(Role):
 
     # --- what a room says ---
 
-    def is_open(self, event: events.Proposed) -> bool:
-        """Whether proposals are taken at all just now."""
-        return True
+    def why_closed(self, event: events.Proposed) -> str:
+        """Why this proposal is not taken just now; empty if it is."""
+        too_many = len(self._pending) >= self.replica.config.tuning.uncommitted_entries_max
+        return "too much is unsettled" if too_many else ""
 
     def stamp(self, event: events.Proposed) -> int:
         """The timestamp of a proposal that is taken; 0 where none are given out."""
@@ -72,17 +73,20 @@ class Leading(Role):
         """
         replica = self.replica
         self._epoch_first = replica.log.head.offset + 1
-        noop = NoOp(replica.me.node)
-        replica.append((Header(replica.epoch, self._epoch_first, kind=Kind.CONTROL, control=noop),))
+        first = self.first_entry()
+        replica.append((Header(replica.epoch, self._epoch_first, kind=Kind.CONTROL, control=first),))
+
+    def first_entry(self) -> Control:
+        return NoOp(self.replica.me.node)
 
     def proposed(self, event: events.Proposed) -> None:
         replica = self.replica
-        too_many = len(self._pending) >= replica.config.tuning.uncommitted_entries_max
-        if too_many or not self.is_open(event):
-            replica.emit(effects.Reply(event.request, Outcome.BUSY, leader=replica.me.node))
+        why_closed = self.why_closed(event)
+        if why_closed:
+            replica.emit(effects.Reply(event.request, Outcome.BUSY, leader=replica.me.node, why=why_closed))
             return
         timestamp = self.stamp(event)
-        first = offset = replica.log.head.offset + 1
+        offset = replica.log.head.offset + 1
         headers = []
         for header in event.headers:
             headers.append(
@@ -92,8 +96,12 @@ class Leading(Role):
             )
             offset += header.count
         replica.append(tuple(headers))
-        self._pending.append((offset - 1, first, event.request, timestamp))
+        self.expect(event.request, tuple(headers), timestamp)
         self.appended()
+
+    def expect(self, request: int, headers: tuple[Header, ...], timestamp: int) -> None:
+        """Somebody waits until these are settled."""
+        self._pending.append((headers[-1].last, headers[0].offset, request, timestamp))
 
     def appended(self) -> None:
         """The log goes on: let everybody have it."""

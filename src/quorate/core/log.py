@@ -92,8 +92,10 @@ class LogView:
         """The last position at or below `offset` that is not between a Rollback and what it takes back: up to
         there, what is settled is known to be valid or void (`confirm`; in every other log, `offset` itself)."""
         for header in reversed(self.controls):
+            if header.offset <= offset:
+                break
             control = header.control
-            if type(control) is Rollback and control.first <= offset < header.offset:
+            if type(control) is Rollback and control.first <= offset:
                 offset = control.first - 1
         return offset
 

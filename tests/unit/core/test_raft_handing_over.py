@@ -65,7 +65,9 @@ def test_the_leader_takes_no_proposals_and_waits_until_the_heir_has_everything()
     bench = leader()
     propose(bench, 1)
     assert take_overs(transfer(bench, 2)) == []
-    assert propose(bench, 2) == [Reply(2, Outcome.BUSY, leader=1)]
+    assert propose(bench, 2) == [
+        Reply(2, Outcome.BUSY, leader=1, why="leadership is being handed over to node 2")
+    ]
     bench.persist()
     assert take_overs(flushed(bench, N3, 2)) == [], (
         "what is settled is not enough: the heir itself must have it"

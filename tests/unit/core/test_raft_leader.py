@@ -109,7 +109,7 @@ def test_nobody_else_can_be_written_through() -> None:
 def test_too_many_unsettled_proposals_are_answered_busy() -> None:
     bench = leader(tuning=msgspec.structs.replace(TUNING, uncommitted_entries_max=1))
     propose(bench, 1)
-    assert propose(bench, 2) == [effects.Reply(2, Outcome.BUSY, leader=1)]
+    assert propose(bench, 2) == [effects.Reply(2, Outcome.BUSY, leader=1, why="too much is unsettled")]
 
 
 def test_those_who_wait_when_leadership_ends_hear_unknown() -> None:

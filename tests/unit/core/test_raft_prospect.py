@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from quorate.core import effects, events, raft
+from quorate.core.entry import Header
 from quorate.core.raft.messages import (
     AppendEntries,
     GoneRequest,
@@ -340,7 +341,7 @@ def test_a_leader_that_is_asked_for_its_vote_in_a_higher_epoch_steps_down() -> N
 @pytest.mark.behaviour("YB-16", "YB-3")
 def test_a_leader_that_hears_no_majority_stands_down() -> None:
     bench = leader(voters=FIVE)
-    bench.tell(events.Proposed(1, ()))
+    bench.tell(events.Proposed(1, (Header(0, 0, size=100),)))
     ordered: list[effects.Effect] = []
     while bench.replica.role.name == "leader" and bench.now < 10:
         keep_alive(bench, N2)
@@ -354,7 +355,7 @@ def test_a_leader_that_hears_no_majority_stands_down() -> None:
 @pytest.mark.behaviour("YB-16", "YB-3")
 def test_a_leader_that_hears_a_majority_leads_on() -> None:
     bench = leader(voters=FIVE)
-    bench.tell(events.Proposed(1, ()))
+    bench.tell(events.Proposed(1, (Header(0, 0, size=100),)))
     for _ in range(100):
         keep_alive(bench, N2, N3)
         bench.wake()
@@ -366,14 +367,14 @@ def test_a_leader_that_wakes_from_rest_gives_everybody_time_to_answer() -> None:
     bench = leader()
     rest(bench)
     bench.now += 1000
-    bench.tell(events.Proposed(1, ()))
+    bench.tell(events.Proposed(1, (Header(0, 0, size=100),)))
     bench.wake()
     assert bench.replica.role.name == "leader"
 
 
 def test_a_follower_that_does_not_answer_is_tried_less_often() -> None:
     bench = leader()
-    bench.tell(events.Proposed(1, ()))
+    bench.tell(events.Proposed(1, (Header(0, 0, size=100),)))
     tries = []
     for _ in range(80):
         keep_alive(bench, N2)

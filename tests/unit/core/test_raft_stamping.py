@@ -71,7 +71,8 @@ def test_timestamps_rise_though_the_clock_stands_still_or_falls() -> None:
 def test_a_new_leader_waits_the_old_ceiling_out() -> None:
     bench = found(NOON)
     for wall_ms in (0, NOON - 1, NOON):
-        assert propose(bench, wall_ms) == [Reply(1, Outcome.BUSY, leader=1)]
+        why = "a former leader's timestamps reach into the future"
+        assert propose(bench, wall_ms) == [Reply(1, Outcome.BUSY, leader=1, why=why)]
     assert replies(propose(bench, NOON + 1, 2)) == []
     assert settle(bench)[0].timestamp == NOON + 1
 

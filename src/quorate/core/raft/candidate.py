@@ -56,7 +56,7 @@ class Candidate(Role):
     def _count(self, voter: Member) -> None:
         replica = self.replica
         self._votes.add(voter)
-        if not self._vote_io and replica.has_quorum(self._votes):
+        if not self._vote_io and replica.can_elect(self._votes):
             replica.become("leader")
 
     def woke(self) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorate.core import effects
+from quorate.core import effects, quorum
 from quorate.core.commands import ChangeMembership
 from quorate.core.cursor import Phase
 from quorate.core.effects import Outcome
@@ -42,26 +42,38 @@ def senseless(wanted: Wanted) -> str:
         return "an ensemble needs at least one member"
     if len(set(nodes)) < len(nodes):
         return "a node can be in an ensemble once"
-    return ""
+    return quorum.why_unsafe(wanted.quorums, len(wanted.ensemble)) if wanted.quorums is not None else ""
 
 
 def learning(now: Membership, wanted: Wanted) -> Membership:
     """The first step: everybody who is to count follows at least."""
     everybody = {*now.learners, *wanted.ensemble, *wanted.learners}.difference(now.ensemble)
-    return Membership(now.ensemble, tuple(sorted(everybody)), wanted=wanted, version=wanted.version)
+    return Membership(
+        now.ensemble,
+        tuple(sorted(everybody)),
+        wanted=wanted,
+        version=wanted.version,
+        quorums=now.quorums,
+    )
 
 
 def joint(now: Membership, wanted: Wanted) -> Membership:
     """The second: both ensembles count."""
     followers = {*now.learners, *wanted.learners}.difference(wanted.ensemble, now.ensemble)
     return Membership(
-        wanted.ensemble, tuple(sorted(followers)), now.ensemble, wanted=wanted, version=wanted.version
+        wanted.ensemble,
+        tuple(sorted(followers)),
+        now.ensemble,
+        wanted=wanted,
+        version=wanted.version,
+        quorums=wanted.quorums,
+        outgoing_quorums=now.quorums,
     )
 
 
 def at_rest(wanted: Wanted) -> Membership:
     """The last."""
-    return Membership(wanted.ensemble, wanted.learners, version=wanted.version)
+    return Membership(wanted.ensemble, wanted.learners, version=wanted.version, quorums=wanted.quorums)
 
 
 class Changing:
@@ -80,9 +92,17 @@ class Changing:
     def order(self, command: ChangeMembership) -> None:
         replica = self._leader.replica
         now = replica.membership
-        wanted = Wanted(tuple(sorted(command.ensemble)), tuple(sorted(command.learners)), command.version)
+        # Who does not name quorums keeps those that were wanted last, if they fit.
+        kept = now.wanted.quorums if now.wanted is not None else now.quorums
+        wanted = Wanted(
+            tuple(sorted(command.ensemble)),
+            tuple(sorted(command.learners)),
+            command.version,
+            command.quorums or kept,
+        )
         why_not = OUTDATED if wanted.version < now.version else senseless(wanted)
-        back = now.is_joint and wanted.ensemble == now.outgoing
+        former = (now.outgoing, now.outgoing_quorums)
+        back = now.is_joint and (wanted.ensemble, wanted.quorums) == former
         if not why_not and now.is_joint and wanted != now.wanted and not back:
             why_not = ANOTHER_OPEN
         if why_not:
@@ -95,7 +115,8 @@ class Changing:
             return
         self._asked.append((command.request, wanted))
         if wanted != now.wanted and now != at_rest(wanted):
-            if back or (not now.is_joint and wanted.ensemble == now.ensemble):
+            counts_alike = (wanted.ensemble, wanted.quorums) == (now.ensemble, now.quorums)
+            if back or (not now.is_joint and counts_alike):
                 self._append(at_rest(wanted))
             else:
                 self._append(learning(now, wanted))

@@ -38,6 +38,11 @@ class Follower(Role):
         self._idle = False
         """Does not count, and waits for nobody."""
 
+    @property
+    def is_loose(self) -> bool:
+        """`confirm`: it follows without counting for now (D9)."""
+        return False
+
     def enter(self) -> None:
         self.restart_clock()
 
@@ -187,6 +192,7 @@ class Follower(Role):
             wants_snapshot=replica.log.base.offset if replica.lacks_snapshot else -1,
             quiet=quiet,
             priority=replica.config.tuning.priority,
+            loose=self.is_loose,
         )
         replica.send_when_saved(replica.leader, response)
 

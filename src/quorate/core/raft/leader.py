@@ -62,8 +62,12 @@ class Leader(Leading, Role):
 
     # --- proposals ---
 
-    def is_open(self, event: events.Proposed) -> bool:
-        return not self.handing_over.heir and not self.stamping.must_wait(event.wall_ms)
+    def why_closed(self, event: events.Proposed) -> str:
+        if self.handing_over.heir:
+            return f"leadership is being handed over to node {self.handing_over.heir}"
+        if self.stamping.must_wait(event.wall_ms):
+            return "a former leader's timestamps reach into the future"
+        return super().why_closed(event)
 
     def stamp(self, event: events.Proposed) -> int:
         return self.stamping.stamp(event.wall_ms)
@@ -139,7 +143,10 @@ class Leader(Leading, Role):
     ) -> None:
         replica = self.replica
         heir = self.handing_over.heir
-        message = AppendEntries(replica.epoch, prev, replica.commit, headers, search, quiet, heir)
+        # Up to the end of what the follower will have verified then: see `LogView.decided`.
+        end = headers[-1].last if headers else prev.offset
+        commit = replica.log.decided(min(replica.commit, end))
+        message = AppendEntries(replica.epoch, prev, commit, headers, search, quiet, heir)
         replica.send(cursor.node, message)
 
     def send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
@@ -211,7 +218,9 @@ class Leader(Leading, Role):
                 self._probe(cursor)
             return
         if cursor.accepted(log, probe=message.probe, matched=message.matched):
-            if sender in self.replica.voters:  # A learner is sent everything and never counts (YB-5).
+            if message.loose:
+                self._matched.pop(sender, None)
+            elif sender in self.replica.voters:  # A learner is sent everything and never counts (YB-5).
                 self._matched[sender] = cursor.matched
                 self._commit()
             if self.replica.role is not self:
@@ -249,16 +258,16 @@ class Leader(Leading, Role):
         replica = self.replica
         if replica.commit == replica.log.head.offset:
             return  # Nothing is left to commit: a late follower, or our own flush behind those of the others.
-        membership = replica.membership
         self._matched[replica.me] = replica.durable.offset
-        reached = quorum.joint_offset(
-            self._matched, incoming=membership.ensemble, outgoing=membership.outgoing
-        )
+        # Between a Rollback and what it takes back nothing can be settled by counting (`confirm`, D8).
+        reached = replica.log.decided(quorum.quorum_offset(self._matched, replica.membership))
         if reached <= replica.commit or reached < self._epoch_first:
             return  # Only entries of the own epoch commit by counting (YB-19).
         assert replica.log.epoch_at(reached) == replica.epoch
         before = replica.commit
         self.settle(reached)
+        if replica.role is not self:
+            return  # A leader that was to be demoted has nothing left to settle.
         if before < self._epoch_first:
             self.reading.settled()
         if before < replica.membership_at or before < self._epoch_first:
@@ -298,7 +307,7 @@ class Leader(Leading, Role):
         if current and all(cursor.quiet for cursor in self.cursors.values()):
             self.deadline = None
             return
-        if not self._is_followed():
+        if not self._is_followed() and not self.leads_on_alone():
             # Nobody can be told that anything is settled: let somebody lead who is heard (check-quorum).
             replica.stand_down()
             return
@@ -323,6 +332,10 @@ class Leader(Leading, Role):
                 continue
             searching = bool(cursor.reading)  # Until its headers are read, this may be inside an entry.
             self._send(cursor, replica.log.position(cursor.next - 1), search=searching, quiet=quiet)
+
+    def leads_on_alone(self) -> bool:
+        """Whether to go on though too few follow."""
+        return False
 
     def _is_followed(self) -> bool:
         """Whether a majority was heard of within an election time-out, since there was something to say."""

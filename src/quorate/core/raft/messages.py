@@ -83,6 +83,8 @@ class AppendResponse(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     quiet: bool = False
     priority: int = 1
     """How much this node is wanted as the leader; 0: only where nobody else comes to lead."""
+    loose: bool = False
+    """`confirm`: it follows, and does not count until it is joined again (D9)."""
 
 
 class TakeOver(msgspec.Struct, frozen=True, gc=False, tag="take over"):

@@ -70,7 +70,7 @@ class Prospect(Role):
     def _count(self) -> None:
         # One that is not wanted as a leader mostly asks: a leader that is at rest is woken by that.
         may_stand = self.replica.may_stand() or self._turns >= LAST_RESORT_TURNS
-        if may_stand and self.replica.has_quorum(self._gone):
+        if may_stand and self.replica.can_elect(self._gone):
             self.replica.become("candidate")
 
     def woke(self) -> None:

@@ -79,8 +79,11 @@ class Replica(Keeper):
 
     def has_quorum(self, members: set[Member]) -> bool:
         """Whether these are enough by the membership in force."""
-        membership = self.membership
-        return quorum.has_joint_majority(members, incoming=membership.ensemble, outgoing=membership.outgoing)
+        return quorum.can_commit(members, self.membership)
+
+    def can_elect(self, members: set[Member]) -> bool:
+        """Whether the votes of these make a leader."""
+        return quorum.can_elect(members, self.membership)
 
     @property
     def ceiling(self) -> int:
@@ -160,7 +163,7 @@ class Replica(Keeper):
         assert isinstance(saved, SavedState)
         self.recover(recovered, epoch=saved.epoch, owed=saved.owed)
         self.vote = saved.vote if saved.epoch == self.epoch else None
-        self.role = Follower(self)
+        self.role = self.roles[self.resting](self)
         self.controls_changed()
         self.role.enter()
         if self.epoch:  # What this replica promised before it was restarted, it does not know.

@@ -1,0 +1,33 @@
+"""The follower: raft's, but for what `confirm` adds: somebody may have to promote it, and it may not count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorate.core.entry import EntryId
+from quorate.core.raft import follower
+
+if TYPE_CHECKING:
+    from quorate.core.confirm.replica import Replica
+
+
+class Follower(follower.Follower):
+    replica: Replica
+
+    def woke(self) -> None:
+        if self.replica.config.tuning.automatic:
+            super().woke()
+        else:
+            self.replica.leader = 0
+            self.restart_clock()  # Nobody stands unasked (TT-12).
+
+    @property
+    def is_loose(self) -> bool:
+        return not self.replica.counts
+
+    def _answer(
+        self, *, accepted: bool, probe: int, theirs: EntryId | None = None, quiet: bool = False
+    ) -> None:
+        """A leader of the first version would count one that is loose: better not to be heard at all (TT-8)."""
+        if self.replica.counts or self.replica.knows_loose:
+            super()._answer(accepted=accepted, probe=probe, theirs=theirs, quiet=quiet)

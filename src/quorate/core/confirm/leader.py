@@ -1,0 +1,205 @@
+"""The leader: raft's, with a limbo, and with CONFIRM and ROLLBACK in the log.
+
+What is on a quorum is settled, and a CONFIRM says so in the log (TT-5, TT-6). The latch between the two decisions
+is the log itself: as soon as a ROLLBACK is appended, nothing from its first offset on can be confirmed by counting
+(`LogView.decided`), and while it is not settled no transaction is taken. It is settled by being on a quorum itself;
+only then does anybody hear of it (D8). Should leadership end before that, whoever comes next decides: with the
+ROLLBACK in its log it is carried out, without it the transactions are confirmed.
+
+A leader takes writes when its PROMOTE is settled, and with it all that former leaders left (TT-20, TT-23, D6).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorate.core import commands, effects, events
+from quorate.core.confirm.limbo import Limbo
+from quorate.core.effects import Outcome
+from quorate.core.entry import Confirm, Control, Header, Kind, Promote, Rollback
+from quorate.core.raft import follower, leader
+
+if TYPE_CHECKING:
+    from quorate.core.confirm.replica import Replica
+
+DEMOTED_PATIENCE = 3.0
+"""Election time-outs that a demoted leader leaves to others."""
+
+
+class Leader(leader.Leader):
+    replica: Replica
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(replica)
+        unsettled = (header for header in replica.log.window if header.last > replica.commit)
+        self.limbo = Limbo(unsettled)
+        self.reading.may_lease = False  # Somebody may be promoted while a lease would last.
+        self._read_only = False
+        self._alone_since: float | None = None
+        self._rolling_back: list[int] = []
+        """Requests that wait for the open rollback."""
+        self._demoting: list[int] = []
+
+    def enter(self) -> None:
+        super().enter()
+        replica = self.replica
+        if replica.promotion is not None and replica.promotion.roll_back:
+            self._append_rollback(above=max(replica.commit, replica.settled_elsewhere), forced=True)
+
+    def leave(self) -> None:
+        for waiting in self.limbo.drain():
+            self._answer(waiting.request, Outcome.UNKNOWN)
+        for request in self._rolling_back + self._demoting:
+            self._answer(request, Outcome.UNKNOWN)
+        super().leave()
+
+    def first_entry(self) -> Control:
+        return Promote(self.replica.me.node, self.replica.voting.newest.leader)
+
+    def _answer(self, request: int, outcome: Outcome, *, offset: int = -1, why: str = "") -> None:
+        replica = self.replica
+        replica.emit(effects.Reply(request, outcome, offset, replica.epoch, replica.leader, why=why))
+
+    # --- transactions ---
+
+    def why_closed(self, event: events.Proposed) -> str:
+        if not self.has_settled:
+            return "what former leaders left is not settled yet"
+        if self._alone_since is not None:
+            return "incomplete quorum: too few replicas follow"
+        if self.rolls_back:
+            return "a rollback is not settled yet"
+        if self._read_only:
+            return "this group was set read-only"
+        if self._demoting:
+            return "the leader is being demoted"
+        if len(self.limbo) >= self.replica.config.tuning.uncommitted_entries_max:
+            return "too many transactions wait for their quorum"
+        return super().why_closed(event)
+
+    def expect(self, request: int, headers: tuple[Header, ...], timestamp: int) -> None:
+        self.limbo.add(request, headers)
+
+    def persisted(self) -> None:
+        super().persisted()
+        replica = self.replica
+        if replica.role is self:
+            for waiting in self.limbo.flushed(replica.durable.offset):
+                self._answer(waiting.request, Outcome.FLUSHED, offset=waiting.first)
+
+    def settle(self, reached: int) -> None:
+        replica = self.replica
+        began = not self.has_settled
+        rollback = self._open_rollback()
+        replica.advance_commit(reached)
+        valid = reached if rollback is None else min(reached, _first_void(rollback) - 1)
+        confirmed, synchronous = self.limbo.settled(valid)
+        for waiting in confirmed:
+            self._answer(waiting.request, Outcome.SETTLED, offset=waiting.first)
+        void, _ = self.limbo.settled(reached)
+        for waiting in void:
+            self._answer(waiting.request, Outcome.ROLLED_BACK, offset=waiting.first)
+        if rollback is not None and rollback.offset <= reached:
+            self._rolled_back()
+        if synchronous:
+            self._append(Confirm(replica.log.position(valid)))
+        if began:
+            replica.took_over()
+        if self._demoting:
+            self._go_on_demoting()
+
+    def _append(self, control: Control) -> int:
+        replica = self.replica
+        offset = replica.log.head.offset + 1
+        replica.append((Header(replica.epoch, offset, kind=Kind.CONTROL, control=control),))
+        self.appended()
+        return offset
+
+    # --- rollback ---
+
+    def _open_rollback(self) -> Header | None:
+        """The ROLLBACK that is in the log, and not settled. There is one at most: no transaction is taken then."""
+        newest = self.replica.log.newest(Rollback)
+        return newest if newest is not None and newest.offset > self.replica.commit else None
+
+    @property
+    def rolls_back(self) -> bool:
+        return self._open_rollback() is not None
+
+    def _roll_back(self, request: int) -> None:
+        if not self.has_settled:
+            self._answer(request, Outcome.BUSY, why="what former leaders left is not settled yet")
+            return
+        self._rolling_back.append(request)
+        if not self.rolls_back:
+            self._append_rollback(above=self.replica.commit, forced=False)
+        if not self.rolls_back:
+            self._rolled_back()  # Nothing was there to be taken back.
+
+    def _append_rollback(self, *, above: int, forced: bool) -> None:
+        replica = self.replica
+        waiting = [
+            header.offset
+            for header in replica.log.window
+            if header.offset > above and header.kind == Kind.RECORDS
+        ]
+        if waiting:
+            assert waiting[0] > replica.commit
+            self._append(Rollback(waiting[0], forced))
+
+    def _rolled_back(self) -> None:
+        requests, self._rolling_back = self._rolling_back, []
+        for request in requests:
+            self._answer(request, Outcome.SETTLED, offset=self.replica.commit)
+
+    # --- orders ---
+
+    def commanded(self, command: commands.Command) -> None:
+        if isinstance(command, commands.RollBack):
+            self._roll_back(command.request)
+        elif isinstance(command, commands.Demote):
+            self._demoting.append(command.request)
+            self._go_on_demoting()
+        elif isinstance(command, commands.SetReadOnly):
+            self._read_only = command.read_only
+            self._answer(command.request, Outcome.SETTLED, offset=self.replica.commit)
+        else:
+            super().commanded(command)
+
+    def _go_on_demoting(self) -> None:
+        """Nothing may wait any more: then leadership can be given back safely (TT-21)."""
+        replica = self.replica
+        if replica.commit < replica.log.head.offset or not self.has_settled:
+            return
+        requests, self._demoting = self._demoting, []
+        replica.stand_down()
+        replica.gave_up_leadership()
+        for request in requests:
+            self._answer(request, Outcome.SETTLED, offset=replica.commit)
+        assert isinstance(replica.role, follower.Follower)
+        replica.role.restart_clock(patience=DEMOTED_PATIENCE)
+
+    # --- time ---
+
+    def leads_on_alone(self) -> bool:
+        """Too few follow: no more writes (TT-9); and, after a while, somebody else may try."""
+        replica = self.replica
+        tuning = replica.config.tuning
+        if self._alone_since is None:
+            self._alone_since = replica.now
+            why = f"incomplete quorum: too few of {replica.membership} follow; writes are refused"
+            replica.emit(effects.Report(why, member=replica.me))
+        patience = tuning.alone_timeouts * tuning.election_timeout_s
+        return not tuning.automatic or replica.now < self._alone_since + patience
+
+    def woke(self) -> None:
+        if self._is_followed():
+            self._alone_since = None
+        super().woke()
+        if self.deadline is None:
+            self._alone_since = None  # At rest everybody is current: whoever asks for something wakes us.
+
+
+def _first_void(rollback: Header) -> int:
+    assert isinstance(rollback.control, Rollback)
+    return rollback.control.first
