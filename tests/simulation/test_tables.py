@@ -14,9 +14,9 @@ from quorate.sim.run import Run, Sum, Verdict, plan_seed, run_seed, run_seeds
 from tests.simulation.test_seeds import chunks, expect_nothing_broken
 
 PROTOCOLS = ("raft", "coordinated", "isr")
-SAMPLE = 10
+SAMPLE = 6
 PROOF = 100
-CHUNK = 5
+CHUNK = 3
 PROOF_CHUNK = 50
 PROMISED = "all,membership"
 TABLES = {"tables_share": 1}
@@ -104,8 +104,6 @@ def test_transaction_that_is_done_twice_is_noticed(monkeypatch: pytest.MonkeyPat
 
 
 def test_refused_transaction_that_changes_something_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    perform = Tables._perform
-
     def careless(tables: Tables, transaction: Any, offset: int) -> Any:
         changes: list[Any] = []
         try:
@@ -114,7 +112,6 @@ def test_refused_transaction_that_changes_something_is_noticed(monkeypatch: pyte
             return changes, str(refused)
         return changes, None
 
-    assert perform is not careless
     monkeypatch.setattr(Tables, "_perform", careless)
     assert violations() & {"table-total", "table-torn", "table-read"}
 
