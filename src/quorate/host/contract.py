@@ -12,6 +12,7 @@ from quorate.core import confirm, coordinated, effects, events, isr, raft
 from quorate.core.entry import Flag, Header, Kind, Partition
 from quorate.host.detector import DetectorSettings
 from quorate.host.replicas import Hosted
+from quorate.machine import Judging
 from quorate.machine.producers import Numbered
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -64,13 +65,22 @@ def same_entry(frame: Frame, header: Header) -> bool:
     return found.offset == header.offset and found.epoch == header.epoch and found.count == header.count
 
 
-def headers_of(payloads: Sequence[Buffer]) -> tuple[tuple[Header, ...], batch.BatchHeader | None]:
-    """Proposed batches as the core sees them; and the one with a producer id, if there is one."""
+def headers_of(
+    payloads: Sequence[Buffer], hosted: Hosted
+) -> tuple[tuple[Header, ...], batch.BatchHeader | None]:
+    """Proposed batches as the core sees them; and the one with a producer id, if there is one.
+
+    Where there are asynchronous transactions, it is the machine that can tell them apart; elsewhere, everything
+    that is written to a log whose records can be taken back waits for its quorum (TT-36).
+    """
     headers = []
     produced: batch.BatchHeader | None = None
+    judge = hosted.machine if isinstance(hosted.machine, Judging) else None
     for payload in payloads:
         parsed = batch.parse_batch_header(payload)
         flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
+        if hosted.voids and (judge is None or judge.is_synchronous(payload)):
+            flags |= Flag.SYNCHRONOUS
         size = parsed.length + batch.LENGTH_EXCLUDES
         headers.append(Header(0, 0, parsed.last_offset_delta + 1, size, Kind.RECORDS, flags, parsed.crc))
         if parsed.producer_id >= 0:

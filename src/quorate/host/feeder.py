@@ -1,16 +1,23 @@
-"""Feeding machines: settled entries in order, snapshots out, snapshots in.
+"""Feeding machines: settled entries in order; and where a machine changes on append, what lies above them.
 
-In the steady state everything is still in the store's memory. A machine that is behind (after a restart, or
-behind a repair) is fed from the disk, one bounded read at a time.
+In the steady state everything is still in the store's memory, or in the very step that appends it. A machine that
+is behind (after a restart, or behind a repair) is fed from the disk, one bounded read at a time: first what is
+settled, then, where it can take that back, what is not (TT-22). New appends wait behind that by themselves: whoever
+reads goes on to the log's end.
+
+A read takes its time, and unsettled entries can be cut meanwhile, and others appended under the same offsets. So
+nothing that was read is given to a machine unless the log of now holds (epoch, offset) of it: within an epoch those
+name one entry only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from quorate.core import events
-from quorate.core.entry import Snapshot
+from quorate.core.entry import EntryId, Kind
 from quorate.host.replicas import Hosted
+from quorate.machine import CannotApply
 from quorate.storage.frame import Frame
 from quorate.storage.store import Store
 
@@ -20,88 +27,152 @@ LONG_AGO = float("-inf")
 
 
 class Feeder:
-    """Gives every hosted machine what is settled."""
+    """Gives every hosted machine what it is to have."""
 
-    def __init__(self, store: Store, settled: Callable[[Hosted], None]) -> None:
-        """`settled` is called when a machine that was behind has caught up by something."""
+    def __init__(
+        self,
+        store: Store,
+        settled: Callable[[Hosted], None],
+        cannot: Callable[[Hosted, int, str], None],
+    ) -> None:
+        """`settled` is called when a machine that was behind has caught up by something, `cannot` when an entry,
+        at that offset, could not be applied."""
         self._store = store
         self._settled = settled
+        self._cannot = cannot
 
     def feed(self, hosted: Hosted) -> None:
-        """Settle what can be settled now; where it must be read first, go on after that."""
-        if hosted.gone:
-            return
-        log = hosted.replica.log
-        while hosted.applied.offset < hosted.commit and not hosted.feeding and hosted.restoring is None:
-            first = hosted.applied.offset + 1
-            if first <= log.base.offset or (log.faulty and log.span_at(first) is not None):
-                return  # A snapshot or a repair will bring it.
-            frames = self._store.frames(hosted.partition, first, hosted.commit, FEED_BYTES_MAX)
+        """Give what can be given now; where it must be read first, go on after that."""
+        while hosted.is_open and not hosted.feeding:
+            wanted = _wanted(hosted)
+            if wanted is None:
+                return
+            first, last = wanted
+            frames = self._store.frames(hosted.partition, first, last, FEED_BYTES_MAX)
             if frames is None:
                 hosted.feeding = True
-                done = self._when_read(hosted, first)
-                self._store.read(hosted.partition, first, hosted.commit, FEED_BYTES_MAX, done)
+                self._store.read(hosted.partition, first, last, FEED_BYTES_MAX, self._when_read(hosted))
                 return
-            if not _settle(hosted, frames):
+            if not self._give(hosted, frames):
                 return
             hosted.answer_readers(LONG_AGO)
 
-    def _when_read(self, hosted: Hosted, first: int) -> Callable[[list[Frame]], None]:
+    def _when_read(self, hosted: Hosted) -> Callable[[list[Frame]], None]:
+        asked = _situation(hosted)
+
         def done(frames: list[Frame]) -> None:
             hosted.feeding = False
-            restored = hosted.applied.offset + 1 != first  # A snapshot took their place meanwhile.
-            if restored or _settle(hosted, frames):
+            if hosted.gone:
+                return
+            log = hosted.replica.log
+            # What was cut meanwhile ends it; and below the log's start nobody knows any more what was void.
+            known = [
+                frame
+                for frame in frames
+                if frame.header.offset > log.base.offset and log.holds(frame.header.id)
+            ]
+            given = hosted.is_open and self._give(hosted, known)
+            if given or _situation(hosted) != asked:
                 hosted.answer_readers(LONG_AGO)
                 self.feed(hosted)
                 self._settled(hosted)
 
         return done
 
-    def take_snapshot(self, hosted: Hosted, done: Callable[[events.Event], None]) -> None:
-        """Save the machine as it is now; the answer is an event for the replica."""
-        behind = hosted.applied.offset < max(0, hosted.replica.log.base.offset)
-        if behind or hosted.restoring is not None:
-            done(events.SnapshotFailed("there is nothing new to take one of"))
+    def _give(self, hosted: Hosted, frames: list[Frame]) -> bool:
+        """Settle or append these, as far as they are next. Whether any was."""
+        progress = False
+        for frame in frames:
+            header = frame.header
+            try:
+                if header.last <= hosted.commit and header.offset == hosted.applied.offset + 1:
+                    if not _is_decided(hosted):
+                        break
+                    _settle(hosted, frame)
+                elif hosted.undo is not None and header.offset == hosted.appended.offset + 1:
+                    hosted.undo.append(header, frame.payload)
+                    hosted.appended = header.id
+                elif hosted.appended.offset < header.offset:
+                    break
+                else:
+                    continue  # It is appended, and not settled yet.
+            except CannotApply as error:
+                self._halt(hosted, header.offset, str(error))
+                break
+            progress = True
+        return progress
+
+    def append(self, hosted: Hosted, frames: list[Frame]) -> None:
+        """The log goes on with these. A machine that is behind gets them when it has caught up."""
+        is_next = frames and frames[0].header.offset == hosted.appended.offset + 1
+        if hosted.undo is not None and is_next and hosted.is_open:
+            assert frames[0].prev == hosted.appended, "a machine is at a place of its log"
+            self._give(hosted, frames)
+
+    def cut(self, hosted: Hosted, to: EntryId) -> None:
+        """The log ends at `to` now.
+
+        Where that cannot be read, it may be what stood there before another cut, which failed: what the machine has
+        there may be something else.
+        """
+        if hosted.undo is None:
             return
-        data = hosted.manifest()
-        snapshot = hosted.snapshot_of(len(data))
+        log = hosted.replica.log
+        span = log.span_at(to.offset) if log.faulty else None
+        hosted.take_back(to if span is None else span.before)
 
-        def saved(error: Exception | None) -> None:
-            if error is None:
-                done(events.SnapshotTaken(snapshot))
-            else:
-                done(events.SnapshotFailed(str(error)))
+    def _halt(self, hosted: Hosted, offset: int, reason: str) -> None:
+        hosted.halted = reason
+        self._cannot(hosted, offset, reason)
 
-        self._store.save_snapshot(hosted.partition, snapshot.last, snapshot.checksum, data, saved)
-
-    def restore(self, hosted: Hosted, snapshot: Snapshot, lost: Callable[[], None]) -> None:
-        """The installed snapshot is durable: let the machine be what it says."""
-
-        def done(data: bytes) -> None:
-            if hosted.gone or hosted.restoring is None or hosted.restoring[1] != snapshot:
-                return
-            hosted.restoring = None
-            if len(data) != snapshot.size:
-                lost()
-                return
-            if snapshot.last.offset > hosted.applied.offset:
-                hosted.restore(data)
-                hosted.answer_readers(LONG_AGO)
-            self.feed(hosted)
-            self._settled(hosted)
-
-        self._store.read_snapshot(hosted.partition, 0, snapshot.size, done)
+    def resume(self, hosted: Hosted) -> None:
+        """Somebody has looked at why the machine was stuck: let it try again."""
+        hosted.halted = None
+        self.feed(hosted)
 
 
-def _settle(hosted: Hosted, frames: list[Frame]) -> bool:
-    progress = False
-    for frame in frames:
-        if frame.header.last > hosted.commit or frame.header.offset != hosted.applied.offset + 1:
-            break
-        hosted.tally.settle(frame.header, frame.checksum, frame.payload)
-        hosted.machine.settle(frame.header, frame.checksum, frame.payload)
-        hosted.applied, hosted.applied_checksum = frame.header.id, frame.checksum
-        if frame.header.control is not None:
-            hosted.standing = hosted.standing.after(frame.header.control)
-        progress = True
-    return progress
+def _situation(hosted: Hosted) -> tuple[Any, ...]:
+    """Where this is the same as before, the same read finds nothing else."""
+    log = hosted.replica.log
+    return hosted.applied, hosted.appended, hosted.commit, log.base, log.head, log.faulty
+
+
+def _wanted(hosted: Hosted) -> tuple[int, int] | None:
+    """(first, last) offset of what the machine is to have next, if that can be read."""
+    log = hosted.replica.log
+    first, last = hosted.applied.offset + 1, hosted.commit
+    if first > last:
+        first, last = hosted.appended.offset + 1, log.head.offset
+        if hosted.undo is None or first > last:
+            return None
+    elif not _is_decided(hosted):
+        return None
+    if first <= log.base.offset or (log.faulty and log.span_at(first) is not None):
+        return None  # A snapshot or a repair will bring it.
+    return first, last
+
+
+def _is_decided(hosted: Hosted) -> bool:
+    """Whether it is known what of the settled entries is void: a Rollback may be among those that are damaged."""
+    if not hosted.voids:
+        return True
+    faulty = hosted.replica.log.faulty
+    return not faulty or faulty[0].before.offset >= hosted.commit
+
+
+def _settle(hosted: Hosted, frame: Frame) -> None:
+    header = frame.header
+    is_void = hosted.voids and header.kind == Kind.RECORDS and hosted.replica.log.is_void(header.offset)
+    if not is_void:
+        hosted.machine.settle(header, frame.checksum, frame.payload)
+    elif hosted.undo is not None and hosted.appended.offset >= header.offset:
+        at = hosted.appended.offset
+        if hosted.replica.log.decided(at) != at:
+            # It has what is void, and not the Rollback that takes it back: it was on its way there.
+            hosted.take_back(hosted.applied)
+    hosted.tally.settle(header, frame.checksum, frame.payload, is_void=is_void)
+    hosted.applied, hosted.applied_checksum = header.id, frame.checksum
+    if hosted.appended.offset < header.last:
+        hosted.appended = header.id
+    if header.control is not None:
+        hosted.standing = hosted.standing.after(header.control)

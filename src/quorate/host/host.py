@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -20,22 +19,21 @@ from typing import Any
 import msgspec
 
 from quorate.core import commands, effects, events
-from quorate.core.carrying import CarriesChunk
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import Header, Kind, Member, Partition, Snapshot, Span
+from quorate.core.entry import Kind, Member, Partition, Quorums, Span
 from quorate.host.contract import NOTHING, Context, HostSettings, Observer, headers_of, same_entry
 from quorate.host.detector import Detector
 from quorate.host.feeder import Feeder
-from quorate.host.parcel import Parcel, Ping, packed, unpacked
+from quorate.host.fetching import fetch, frames_of
+from quorate.host.parcel import Parcel, Ping, unpacked
 from quorate.host.producing import Answer
 from quorate.host.replicas import Hosted, Reader, ReplicaRecord, as_recovered, decode_record, encode_record
+from quorate.host.sending import Sender
+from quorate.host.snapshots import Snapshots
 from quorate.machine.producers import numbered
 from quorate.storage.disk import Buffer, Disk
 from quorate.storage.frame import Frame
 from quorate.storage.store import Store
-
-BYTES_UNBOUNDED = 1 << 62
-"""Where the core has already bounded what it asks for."""
 
 
 class Host:
@@ -64,6 +62,8 @@ class Host:
         """Why this node must stop: nothing is acknowledged any more (rule 5)."""
         self.store: Store
         self._feeder: Feeder
+        self._snapshots: Snapshots
+        self._sender: Sender
         self._disk = disk
         self._settings = settings
         self._send = send
@@ -86,7 +86,9 @@ class Host:
         """Read the disk, and start every replica found on it whose record can be read."""
         self._now = now
         self.store = Store.open(self._disk, self._settings.store, self)
-        self._feeder = Feeder(self.store, self._settled)
+        self._feeder = Feeder(self.store, self._settled, self._cannot_apply)
+        self._snapshots = Snapshots(self.store, self._feeder, self._settled, self._tell_now)
+        self._sender = Sender(self.store, self._send, self._snapshots.is_whole)
         for partition in self.store.partitions():
             log = self.store.recovered(partition)
             if log.state is not None and not log.state_damaged:
@@ -117,6 +119,8 @@ class Host:
         hosted = self.hosted.pop(partition)
         hosted.gone = True
         hosted.scheduled = None
+        if hosted.taking is not None:
+            hosted.taking.abort("the replica was removed")
         self.store.delete(partition)
         for request, answer in hosted.answers.items():
             answer(Reply(request, Outcome.UNKNOWN))
@@ -171,7 +175,7 @@ class Host:
         hosted = self.hosted[partition]
         hosted.requests += 1
         request = hosted.requests
-        headers, produced = headers_of(payloads)
+        headers, produced = headers_of(payloads, hosted)
         context = Context(payloads=payloads)
         if produced is not None and hosted.desk is not None:
             context.numbered = numbered(produced) if len(headers) == 1 else None
@@ -213,6 +217,24 @@ class Host:
         self._tell(hosted, events.ReadAsked(request, level, offset))
         self._drain()
 
+    def command(
+        self, now: float, partition: Partition, make: Callable[[int], commands.Command], answer: Answer
+    ) -> None:
+        """Order something of a replica, by the number that `make` gets; answered when it is done, or why not."""
+        self._now = now
+        hosted = self.hosted[partition]
+
+        def joined(reply: Reply) -> None:
+            if reply.outcome is Outcome.SETTLED and hosted.halted is not None:
+                self._feeder.resume(hosted)
+            answer(reply)
+
+        hosted.requests += 1
+        command = make(hosted.requests)
+        hosted.answers[command.request] = joined if type(command) is commands.JoinAgain else answer
+        self._tell(hosted, events.Commanded(command))
+        self._drain()
+
     def change(
         self,
         now: float,
@@ -222,22 +244,18 @@ class Host:
         ensemble: tuple[Member, ...],
         learners: tuple[Member, ...] = (),
         version: int = 0,
+        quorums: Quorums | None = None,
     ) -> None:
         """Let the ensemble be this one; answered when it is, or why not."""
-        self._now = now
-        hosted = self.hosted[partition]
-        request = hosted.expect(answer)
-        command = commands.ChangeMembership(request, ensemble, learners, version)
-        self._tell(hosted, events.Commanded(command))
-        self._drain()
+
+        def make(request: int) -> commands.Command:
+            return commands.ChangeMembership(request, ensemble, learners, version, quorums)
+
+        self.command(now, partition, make, answer)
 
     def transfer(self, now: float, partition: Partition, answer: Answer, *, to: int) -> None:
         """Let that node lead; answered when it does, or why not."""
-        self._now = now
-        hosted = self.hosted[partition]
-        request = hosted.expect(answer)
-        self._tell(hosted, events.Commanded(commands.TransferLeadership(request, to)))
-        self._drain()
+        self.command(now, partition, lambda request: commands.TransferLeadership(request, to), answer)
 
     def fetch(
         self,
@@ -247,18 +265,12 @@ class Host:
         bytes_max: int,
         done: Callable[[list[Frame], int], None],
     ) -> None:
-        """Settled entries from the one that holds `offset` on, and up to where this replica has settled."""
+        """Settled entries from the one that holds `offset` on, and up to where this replica has settled.
+
+        Void ones are left out, but the answer is not empty because of them: see fetching.py.
+        """
         self._now = now
-        hosted = self.hosted[partition]
-        commit = hosted.commit
-        if offset > commit or offset <= hosted.replica.log.base.offset:
-            done([], commit)
-            return
-
-        def settled(frames: list[Frame]) -> None:
-            done([frame for frame in frames if frame.header.last <= commit], commit)
-
-        self._frames(partition, offset, commit, bytes_max, settled)
+        fetch(self.store, self.hosted[partition], offset, bytes_max, done)
         self.store.pump(self._now)
 
     def check(self, now: float, partition: Partition, done: Callable[[list[Span]], None]) -> None:
@@ -266,13 +278,8 @@ class Host:
         self._now = now
 
         def snapshot_too(spans: list[Span]) -> None:
-            snapshot = self.hosted[partition].replica.snapshot
-            if snapshot is not None:
-                self.store.read_snapshot(partition, 0, snapshot.size, lambda data: whole(snapshot, data))
+            self._snapshots.check(self.hosted[partition])
             done(spans)
-
-        def whole(snapshot: Snapshot, data: bytes) -> None:
-            self._snapshot_read(self.hosted[partition], snapshot, data, snapshot.size)
 
         self.store.check(partition, snapshot_too)
         self.store.pump(now)
@@ -330,12 +337,11 @@ class Host:
 
     def persisted(self, partition: Partition, io: int) -> None:
         hosted = self.hosted[partition]
-        if hosted.restoring is not None and hosted.restoring[0] <= io:
-            self._feeder.restore(hosted, hosted.restoring[1], lambda: self._snapshot_lost(hosted))
+        self._snapshots.persisted(hosted, io)
         if io:
             self._tell(hosted, events.Persisted(io))
             self._drain()
-        if hosted.applied.offset < hosted.commit:
+        if hosted.applied.offset < hosted.commit or hosted.undo is not None:
             self._feeder.feed(hosted)  # A repair may have been what it waited for.
 
     def failed(self, partition: Partition, io: int, reason: str) -> None:
@@ -343,9 +349,7 @@ class Host:
             self.stopped = reason
             return
         hosted = self.hosted[partition]
-        # An installation that was ordered before is durable, and is still being read (seed 316).
-        if hosted.restoring is not None and hosted.restoring[0] >= io:
-            hosted.restoring = None
+        self._snapshots.failed(hosted, io)
         self._tell(hosted, events.Failed(io, reason, self.store.head(partition)))
         self._drain()
 
@@ -375,6 +379,11 @@ class Host:
     def _tell(self, hosted: Hosted, event: events.Event, context: Context = NOTHING) -> None:
         self._queue.append((hosted, event, context))
 
+    def _tell_now(self, hosted: Hosted, event: events.Event) -> None:
+        """Also from completions of the disk; within a turn it waits for the turn's end."""
+        self._tell(hosted, event)
+        self._drain()
+
     def _drain(self) -> None:
         if not self._draining:
             self._work_off()
@@ -391,10 +400,13 @@ class Host:
                 if context.numbered is not None and not hosted.is_next(event, context.numbered):
                     continue
                 ordered = hosted.replica.step(self._now, event)
+                hosted.started = True
                 if self._observer is not None:
                     self._observer.stepped(self._now, self.node, hosted, event, ordered)
                 for effect in ordered:
                     _EXECUTE[type(effect)](self, hosted, effect, context)
+                if hosted.undo is not None:
+                    self._feeder.feed(hosted)
                 self._schedule(hosted)
                 replica = hosted.replica
                 if replica.leader != hosted.leader:
@@ -426,9 +438,15 @@ class Host:
             payloads = () if headers[0].kind == Kind.CONTROL else context.payloads
             frames = self.store.seal(hosted.partition, headers, payloads)
         self.store.append(hosted.partition, effect.io, frames)
+        if hosted.undo is not None:
+            self._feeder.append(hosted, frames)
 
     def _cut(self, hosted: Hosted, effect: effects.Cut, _: Context) -> None:
-        self.store.cut(hosted.partition, effect.io, effect.to)
+        def note(what: str) -> None:
+            self._report(hosted, effects.Report(what, member=hosted.record.me), NOTHING)
+
+        self.store.cut(hosted.partition, effect.io, effect.to, aside=note if effect.aside else None)
+        self._feeder.cut(hosted, effect.to)
 
     def _save_state(self, hosted: Hosted, effect: effects.SaveState, _: Context) -> None:
         self.store.save_state(hosted.partition, effect.io, hosted.saved(effect.state))
@@ -441,8 +459,7 @@ class Host:
         self.store.stage_chunk(hosted.partition, effect.io, effect.at, context.chunk)
 
     def _install_snapshot(self, hosted: Hosted, effect: effects.InstallSnapshot, _: Context) -> None:
-        hosted.restoring = (effect.io, effect.snapshot)
-        self.store.install_snapshot(hosted.partition, effect.io, effect.snapshot, keep=effect.keep)
+        self._snapshots.install(hosted, effect)
 
     def _remove_prefix(self, hosted: Hosted, effect: effects.RemovePrefix, _: Context) -> None:
         self.store.remove_prefix(hosted.partition, effect.io, effect.to)
@@ -450,91 +467,7 @@ class Host:
     # --- orders to the network and to readers ---
 
     def _send_message(self, hosted: Hosted, effect: effects.Send, context: Context) -> None:
-        message = effect.message
-        headers: tuple[Header, ...] = getattr(message, "headers", ())
-        if headers:
-            self._send_with_frames(hosted, effect, headers, context)
-        elif isinstance(message, CarriesChunk):
-            self._send_with_chunk(hosted, effect, message)
-        else:
-            self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message))
-
-    def _send_with_frames(
-        self, hosted: Hosted, effect: effects.Send, headers: tuple[Header, ...], context: Context
-    ) -> None:
-        first, last = headers[0].offset, headers[-1].last
-        if first in context.frames:
-            found = [context.frames.get(header.offset) for header in headers]
-            self._send_frames(hosted, effect, headers, [frame for frame in found if frame is not None])
-            return
-        in_memory = self.store.frames(hosted.partition, first, last, BYTES_UNBOUNDED)
-        if in_memory is not None:
-            self._send_frames(hosted, effect, headers, in_memory)
-            return
-        done = self._once(hosted, effect, partial(self._send_frames, hosted, effect, headers))
-        if done is not None:
-            self._read_on(hosted.partition, first, last, [], done)
-
-    def _send_frames(
-        self, hosted: Hosted, effect: effects.Send, headers: tuple[Header, ...], frames: list[Frame]
-    ) -> None:
-        # A log that was cut meanwhile no longer holds them: as if the message had been lost.
-        if len(frames) == len(headers) and all(map(same_entry, frames, headers)):
-            message = packed(effect.message)
-            self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, tuple(frames)))
-
-    def _read_on(
-        self, partition: Partition, first: int, last: int, found: list[Frame], done: Callable[[Any], None]
-    ) -> None:
-        """A read may end early, at a seam between two files or between memory and disk: go on behind it."""
-
-        def more(frames: list[Frame]) -> None:
-            found.extend(frames)
-            if frames and frames[-1].header.last < last and partition in self.hosted:
-                self._read_on(partition, frames[-1].header.last + 1, last, found, done)
-            else:
-                done(found)
-
-        self.store.read(partition, first, last, BYTES_UNBOUNDED, more)
-
-    def _send_with_chunk(self, hosted: Hosted, effect: effects.Send, message: CarriesChunk) -> None:
-        def send(chunk: bytes) -> None:
-            if self._snapshot_read(hosted, message.snapshot, chunk, message.length):
-                self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, chunk=chunk))
-
-        done = self._once(hosted, effect, send)
-        if done is not None:
-            self.store.read_snapshot(hosted.partition, message.at, message.length, done)
-
-    def _snapshot_lost(self, hosted: Hosted) -> None:
-        self._tell(hosted, events.SnapshotLost())
-        self._drain()
-
-    def _snapshot_read(self, hosted: Hosted, snapshot: Snapshot, data: bytes, length: int) -> bool:
-        """Whether what was read is of the replica's newest snapshot, and all that was asked for."""
-        if hosted.replica.snapshot != snapshot:
-            return False  # Another has taken its place meanwhile.
-        if len(data) != length:
-            self._snapshot_lost(hosted)
-        return len(data) == length
-
-    def _once(
-        self, hosted: Hosted, effect: effects.Send, send: Callable[[Any], None]
-    ) -> Callable[[Any], None] | None:
-        """`send`, to be called when a read is done; None while another for the same peer is under way.
-
-        Senders repeat themselves until they are answered, so a slow disk would gather reads without end.
-        """
-        key = (effect.to, type(effect.message))
-        if key in hosted.awaited:
-            return None
-        hosted.awaited.add(key)
-
-        def done(found: Any) -> None:
-            hosted.awaited.discard(key)
-            send(found)
-
-        return done
+        self._sender.send(hosted, effect, context)
 
     def _read(self, hosted: Hosted, effect: effects.Read, _: Context) -> None:
         def loaded(frames: list[Frame]) -> None:
@@ -543,17 +476,7 @@ class Host:
             self._tell(hosted, events.Loaded(effect.token, headers), context)
             self._drain()
 
-        self._frames(hosted.partition, effect.first, effect.last, effect.bytes_max, loaded)
-
-    def _frames(
-        self, partition: Partition, first: int, last: int, bytes_max: int, done: Callable[[list[Frame]], None]
-    ) -> None:
-        """Frames from memory at once, or from the disk later."""
-        frames = self.store.frames(partition, first, last, bytes_max)
-        if frames is not None:
-            done(frames)
-        else:
-            self.store.read(partition, first, last, bytes_max, done)
+        frames_of(self.store, hosted, effect.first, effect.last, effect.bytes_max, loaded)
 
     def _reply(self, hosted: Hosted, effect: effects.Reply, _: Context) -> None:
         hosted.answers.pop(effect.request)(effect)
@@ -572,11 +495,15 @@ class Host:
         self._settled(hosted)
 
     def _take_snapshot(self, hosted: Hosted, _: effects.TakeSnapshot, __: Context) -> None:
-        def done(event: events.Event) -> None:
-            self._tell(hosted, event)
-            self._drain()
+        self._snapshots.take(hosted)
 
-        self._feeder.take_snapshot(hosted, done)
+    def _cannot_apply(self, hosted: Hosted, offset: int, reason: str) -> None:
+        """Rooms that know of it act; a person has to hear of it in any case."""
+        if events.ApplyFailed in hosted.replica.handlers:
+            self._tell_now(hosted, events.ApplyFailed(offset, reason))
+        else:
+            why = f"offset {offset} could not be applied here, nor anything behind it: {reason}"
+            self._report(hosted, effects.Report(why, member=hosted.record.me), NOTHING)
 
 
 _EXECUTE: dict[type, Callable[[Host, Hosted, Any, Context], None]] = {

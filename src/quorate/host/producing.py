@@ -71,6 +71,15 @@ class Flights:
         self._order.append(flight)
         self._by_producer.setdefault(flight.batch.producer_id, []).append(flight)
 
+    def rolled_back(self, flight: Flight) -> None:
+        """It has not happened after all. Those behind it neither, and each of them is said by itself."""
+        if flight in self._order:
+            self._order.remove(flight)
+            flights = self._by_producer[flight.batch.producer_id]
+            flights.remove(flight)
+            if not flights:
+                del self._by_producer[flight.batch.producer_id]
+
     def refused(self, flight: Flight) -> None:
         """The replica did not append it after all; that is said at once, so it is the newest."""
         assert self._order[-1] is flight
@@ -173,6 +182,8 @@ class Desk:
             flight.offset = reply.offset
         elif reply.outcome is Outcome.UNKNOWN:
             self._flights.forget()
+        elif reply.outcome is Outcome.ROLLED_BACK:
+            self._flights.rolled_back(flight)
         else:
             self._flights.refused(flight)
         for request, answer in flight.answers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -12,8 +12,9 @@ from quorate.core import confirm, coordinated, isr, raft
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Quorums, Snapshot, Standing
 from quorate.core.events import Event, Proposed, Recovered
+from quorate.host.manifest import Manifest
 from quorate.host.producing import Answer, Desk, Leading
-from quorate.machine import Machine
+from quorate.machine import Machine, Undoable
 from quorate.machine.metadata import Metadata
 from quorate.machine.producers import Numbered, Producers
 from quorate.machine.tally import Tally
@@ -21,6 +22,9 @@ from quorate.storage.store import RecoveredLog
 
 PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated, "isr": isr, "confirm": confirm}
 """How copies can agree: rooms with a `Replica` and its `SavedState`."""
+
+UNDOING = "confirm"
+"""The protocol in which machines change on append, where they can, and records may turn out to be void."""
 
 MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata}
 """What a log is for decides what is built from it."""
@@ -44,7 +48,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, gc=False):
         """What the protocol's replica is told at birth. Those that are overseen know no peers (OX-1)."""
         if self.protocol == "raft":
             return raft.Config(self.me, self.voters, self.learners, tuning, self.preferred)
-        if self.protocol == "confirm":
+        if self.protocol == UNDOING:
             quorums = None if self.quorums is msgspec.UNSET else self.quorums
             return confirm.Config(self.me, self.voters, self.learners, tuning, self.preferred, quorums)
         return PROTOCOLS[self.protocol].Config(self.me, tuning)
@@ -67,16 +71,6 @@ def decode_record(data: bytes) -> ReplicaRecord:
     return msgspec.structs.replace(record, state=state)
 
 
-class Manifest(msgspec.Struct, frozen=True, gc=False):
-    """What a snapshot holds."""
-
-    last: EntryId
-    checksum: int
-    tally: bytes
-    machine: bytes
-    standing: Standing = Standing()
-
-
 class Reader(msgspec.Struct, frozen=True, gc=False):
     """A read that the replica has answered, and whose answer waits until the machine has applied so much."""
 
@@ -86,11 +80,18 @@ class Reader(msgspec.Struct, frozen=True, gc=False):
     answer: Answer
 
 
+class Taking(Protocol):
+    """A snapshot on its way to the disk."""
+
+    def abort(self, why: str) -> None: ...
+
+
 class Hosted:
     """A replica and the host's side of it."""
 
     __slots__ = (
         "answers",
+        "appended",
         "applied",
         "applied_checksum",
         "awaited",
@@ -98,6 +99,8 @@ class Hosted:
         "desk",
         "feeding",
         "gone",
+        "halted",
+        "installing",
         "leader",
         "machine",
         "partition",
@@ -109,7 +112,11 @@ class Hosted:
         "restoring",
         "scheduled",
         "standing",
+        "started",
+        "taking",
         "tally",
+        "undo",
+        "voids",
     )
 
     def __init__(self, partition: Partition, record: ReplicaRecord, tuning: Any, rng: Random) -> None:
@@ -121,6 +128,14 @@ class Hosted:
         self.machine = MACHINES[record.purpose]()
         self.desk = Desk(self.machine) if isinstance(self.machine, Producers) else None
         """Who judges batches with a producer id, where they are told apart."""
+        self.voids = record.protocol == UNDOING
+        """Whether settled records may be void."""
+        self.undo: Undoable | None = None
+        """The machine, where it changes on append."""
+        if self.voids and isinstance(self.machine, Undoable):
+            self.undo = self.machine
+        self.appended = NOWHERE
+        """The last entry that the machine has: appended or settled; `applied` where it changes on settle only."""
         self.applied = NOWHERE
         """The last entry that the machine has settled, and the checksum of its frame."""
         self.applied_checksum = 0
@@ -132,8 +147,14 @@ class Hosted:
         self.commit = -1
         self.feeding = False
         """A read for the machine is under way."""
-        self.restoring: tuple[int, Snapshot] | None = None
-        """An installation that the machine must follow once it is durable."""
+        self.installing: tuple[int, Snapshot] | None = None
+        """(order, snapshot): an installation that the machine must follow once it is durable."""
+        self.restoring: Snapshot | None = None
+        """One that is durable, and is being read for the machine."""
+        self.taking: Taking | None = None
+        """A snapshot of the machine that is being made piece by piece."""
+        self.halted: str | None = None
+        """Why the machine takes nothing more: an entry could not be applied."""
         self.awaited: set[tuple[int, type]] = set()
         """(node, kind of message) for which bytes are being read: one at a time, lest reads pile up."""
         self.answers: dict[int, Answer] = {}
@@ -141,8 +162,29 @@ class Hosted:
         self.scheduled: float | None = None
         self.leader = 0
         """Whom everybody was told to ask."""
+        self.started = False
+        """The replica has been told what is on the disk: before that it has no log."""
         self.gone = False
         """Removed: what still comes back for it is for nobody."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the machine can take entries: it is neither being replaced nor stuck."""
+        replaced = self.installing is not None or self.restoring is not None
+        return self.started and not self.gone and not replaced and self.halted is None
+
+    def is_settled_for_good(self) -> bool:
+        """Whether `applied` is a place at which a snapshot may end: not between a Rollback and what it voids."""
+        at = self.applied.offset
+        return not self.voids or self.replica.log.decided(at) == at
+
+    def take_back(self, to: EntryId) -> None:
+        """Nothing above this entry is in the log any more, or in doubt; what is settled stays."""
+        if to.offset < self.applied.offset:
+            to = self.applied
+        if self.undo is not None and to.offset < self.appended.offset:
+            self.undo.cut(to.offset)
+            self.appended = to
 
     def expect(self, answer: Answer) -> int:
         """The number of a request that is answered by a `Reply`."""
@@ -193,9 +235,9 @@ class Hosted:
             self.answers[request] = answer
         return answer is not None
 
-    def manifest(self) -> bytes:
-        parts = self.tally.snapshot(), self.machine.snapshot()
-        return msgspec.msgpack.encode(Manifest(self.applied, self.applied_checksum, *parts, self.standing))
+    def manifest(self) -> Manifest:
+        """All that a snapshot says, but for the machine itself."""
+        return Manifest(self.applied, self.applied_checksum, self.tally.snapshot(), b"", self.standing)
 
     def snapshot_of(self, size: int) -> Snapshot:
         """What the core knows a manifest by that was taken or restored just now."""
@@ -206,7 +248,9 @@ class Hosted:
         self.tally.restore(manifest.tally)
         self.machine.restore(manifest.machine)
         self.applied, self.applied_checksum = manifest.last, manifest.checksum
+        self.appended = manifest.last
         self.standing = manifest.standing
+        self.halted = None
 
 
 def as_recovered(log: RecoveredLog, record: ReplicaRecord, snapshot: Snapshot | None) -> Recovered:

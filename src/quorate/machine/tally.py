@@ -26,13 +26,17 @@ class Tally:
     def __init__(self) -> None:
         self.counts = Counts()
 
-    def settle(self, header: Header, checksum: int, payload: bytes | bytearray | memoryview) -> None:
+    def settle(
+        self, header: Header, checksum: int, payload: bytes | bytearray | memoryview, *, is_void: bool = False
+    ) -> None:
+        """A void entry is part of the log, and of the digest; but its records are none."""
         counts = self.counts
+        has_records = header.kind == Kind.RECORDS and not is_void
         assert header.offset == counts.last + 1, "entries are settled once, in order"
         self.counts = Counts(
             header.last,
             counts.entries + 1,
-            counts.records + (header.count if header.kind == Kind.RECORDS else 0),
+            counts.records + (header.count if has_records else 0),
             counts.payload_bytes + header.size,
             crc32(checksum.to_bytes(4, "big"), counts.digest),
         )

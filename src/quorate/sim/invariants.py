@@ -20,7 +20,7 @@ one position says everything about the log below it, so a settled log is known b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorate.core.effects import (
@@ -35,12 +35,23 @@ from quorate.core.effects import (
     SaveState,
     StageChunk,
 )
-from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Rollback
 from quorate.core.events import Failed, Loaded, Persisted, Started
 from quorate.core.invariant import Violated
 
 Entry = tuple[int, int, int, int, Any]
 """Of an entry id: the predecessor's epoch and offset, the entry's offset, its CRC, its control record."""
+
+
+def valid(entries: Iterable[Entry]) -> list[Entry]:
+    """Those of a log's stretch that its own ROLLBACKs leave: found anew, from the entries alone."""
+    found: list[Entry] = []
+    for entry in entries:
+        control = entry[4]
+        if type(control) is Rollback:
+            found = [earlier for earlier in found if earlier[4] is not None or earlier[2] < control.first]
+        found.append(entry)
+    return found
 
 
 class Settled:
@@ -117,7 +128,7 @@ class Invariants:
         self.room = room() if room is not None else None
         """The protocol's own invariants."""
         self.on_settled: Callable[[int, int, int], None] | None = None
-        """Told every settled entry in the order of the log: its partition, first offset and CRC."""
+        """Told every valid entry of the settled log, in order: its partition, first offset and CRC."""
         self.local: Callable[[int], float | None] = lambda node: None
         """What a node's clock shows; None if it is down, or if clocks keep no bounds."""
         self._born: list[Membership | None] = [None] * partitions_count
@@ -216,7 +227,8 @@ class Invariants:
         shadow.replica = replica
         voters = getattr(replica.config, "voters", None)  # Otherwise who counts is not a matter of the log.
         if voters is not None and self._born[shadow.partition] is None:
-            self._born[shadow.partition] = Membership(voters, replica.config.learners)
+            quorums = getattr(replica.config, "quorums", None)
+            self._born[shadow.partition] = Membership(voters, replica.config.learners, quorums=quorums)
         shadow.orders.clear()
         shadow.issued = shadow.persisted = 0
         shadow.head = shadow.durable = recovered.head
@@ -356,7 +368,8 @@ class Invariants:
         shadow.published = effect.offset
 
     def _reply(self, shadow: Shadow, replica: Any, effect: Reply) -> None:
-        moved = effect.offset < 0 and effect.leader  # Leadership, as somebody wished: nothing was written.
+        # Leadership, as somebody wished; or an order to whoever has nothing settled yet: nothing was written.
+        moved = effect.offset < 0 and (effect.leader or replica.commit < 0)
         if effect.outcome is Outcome.SETTLED and not moved and not 0 <= effect.offset <= replica.commit:
             raise Violated(
                 "acknowledged-unsettled",
@@ -393,6 +406,15 @@ class Invariants:
     def entry_before(self, partition: int, entry: EntryId) -> EntryId:
         known = self._entries[partition][entry.epoch, entry.offset]
         return EntryId(known[0], known[1])
+
+    def chain(self, partition: int, last: EntryId, *, above: int) -> list[Entry]:
+        """The entries of any log that holds `last`, up to that one, from the first that lies above an offset on."""
+        found = []
+        while last.offset > above:
+            entry = self._entries[partition][last.epoch, last.offset]
+            found.append(entry)
+            last = EntryId(entry[0], entry[1])
+        return found[::-1]
 
     def membership(self, partition: int, offset: int | None = None) -> Membership:
         """What the settled log says at an offset, or at its end."""
@@ -449,10 +471,9 @@ class Invariants:
         epochs.extend(log.epoch_at(position) for position in range(common + 1, offset + 1))
         if self.on_settled is not None:
             entries = self._entries[shadow.partition]
-            for position in range(common + 1, offset + 1):
-                entry = entries.get((epochs[position], position))
-                if entry is not None:  # Otherwise inside of one.
-                    self.on_settled(shadow.partition, entry[2], entry[3])
+            found = [entries.get((epochs[position], position)) for position in range(common + 1, offset + 1)]
+            for entry in valid(entry for entry in found if entry is not None):  # Otherwise inside of one.
+                self.on_settled(shadow.partition, entry[2], entry[3])
         if settled.rounds and settled.rounds[-1][0] == replica.epoch:
             settled.rounds.pop()
         settled.rounds.append((replica.epoch, offset))

@@ -17,6 +17,7 @@ import msgspec
 
 from quorate import batch as batches
 from quorate.core.entry import EntryId, Header, Kind, Partition, Snapshot, Span
+from quorate.storage.aside import Note, set_aside
 from quorate.storage.check import check_now
 from quorate.storage.disk import Buffer, Disk, DiskFull, Flush, FlushDirectory, Operation, Unlink, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame, build, control_payload
@@ -44,8 +45,9 @@ from quorate.storage.records import (
 )
 from quorate.storage.recovery import RecoveredLog, Recovery
 from quorate.storage.rounds import DISK_FULL, Batch, Rounds
+from quorate.storage.saving import Saving
 from quorate.storage.settings import TINY, StoreSettings
-from quorate.storage.shared import LANE_SEGMENTS, Listener, Shared
+from quorate.storage.shared import LANE_SEGMENTS, LANE_SNAPSHOTS, Listener, Shared
 from quorate.storage.snapshots import Snapshots
 from quorate.storage.write_back import WriteBack
 
@@ -168,7 +170,10 @@ class Store:
             del shared.deleting[log.partition]
             self._rounds.pump()
 
-        shared.submit(LANE_SEGMENTS, (), listed)
+        if self._snapshots.writes(log):  # In a lane of its own; nothing follows it there.
+            shared.submit(LANE_SNAPSHOTS, (), lambda _: shared.submit(LANE_SEGMENTS, (), listed))
+        else:
+            shared.submit(LANE_SEGMENTS, (), listed)
 
     # --- the log ---
 
@@ -267,8 +272,11 @@ class Store:
         """The last entry of the log as it will be, or after a failure as it is: perhaps not readable."""
         return self._logs[partition].head
 
-    def cut(self, partition: Partition, io: int, to: EntryId) -> None:
-        """Forget every entry above `to`. Durable before anything is written over them."""
+    def cut(self, partition: Partition, io: int, to: EntryId, *, aside: Note | None = None) -> None:
+        """Forget every entry above `to`. Durable before anything is written over them.
+
+        With `aside`, a copy of them is kept for people; it is told where that was not possible.
+        """
         log = self._logs[partition]
         if self._shared.dead or (log.failed and not log.told):
             return
@@ -278,6 +286,8 @@ class Store:
             self._look_for_damage(log, to.offset)
             self._rounds.refuse(log, io, f"{to} cannot be found in {log}")
             return
+        if aside is not None:
+            set_aside(self._shared, self._rounds, log, to, place, aside)
         checksum, segment, position = place
         batch = self._rounds.batch(log)
         gone = log.cut(to, checksum, segment, position)
@@ -402,12 +412,21 @@ class Store:
         if not self._shared.dead:
             self._snapshots.save(self._logs[partition], last, checksum, data, done)
 
+    def begin_snapshot(self, partition: Partition, head_bytes: int) -> Saving:
+        """The same piece by piece: so many bytes, which are said last, and then what is added."""
+        return self._snapshots.begin(self._logs[partition], head_bytes)
+
     def read_snapshot(
-        self, partition: Partition, at: int, length: int, done: Callable[[bytes], None]
+        self,
+        partition: Partition,
+        snapshot: Snapshot,
+        at: int,
+        length: int,
+        done: Callable[[bytes | None], None],
     ) -> None:
-        """A piece of the newest snapshot; empty if it is not there or not intact."""
+        """A piece of that one; None if another is the newest; empty if there is none or it is not intact."""
         if not self._shared.dead:
-            self._snapshots.read(self._logs[partition], at, length, done)
+            self._snapshots.read(self._logs[partition], snapshot, at, length, done)
 
     def snapshot_now(self, partition: Partition) -> bytes | None:
         """All of the newest snapshot, verified. Blocks: for opening."""

@@ -1,0 +1,106 @@
+"""Messages on their way out, with the bytes of the entries or of the piece of a snapshot that they name.
+
+Bytes are found in what the step was about, or in the store's memory; only a follower that lags beyond that costs a
+read, one at a time for each peer and kind of message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from quorate.core import effects
+from quorate.core.carrying import CarriesChunk
+from quorate.core.entry import Header, Snapshot
+from quorate.host.contract import Context, same_entry
+from quorate.host.parcel import Parcel, packed
+from quorate.host.replicas import Hosted
+from quorate.storage.frame import Frame
+from quorate.storage.store import Store
+
+BYTES_UNBOUNDED = 1 << 62
+"""Where the core has already bounded what it asks for."""
+
+IsWhole = Callable[[Hosted, Snapshot, bytes | None, int], bool]
+
+
+class Sender:
+    def __init__(self, store: Store, send: Callable[[int, Parcel], None], is_whole: IsWhole) -> None:
+        self._store = store
+        self._send = send
+        self._is_whole = is_whole
+
+    def send(self, hosted: Hosted, effect: effects.Send, context: Context) -> None:
+        message = effect.message
+        headers: tuple[Header, ...] = getattr(message, "headers", ())
+        if headers:
+            self._send_with_frames(hosted, effect, headers, context)
+        elif isinstance(message, CarriesChunk):
+            self._send_with_chunk(hosted, effect, message)
+        else:
+            self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message))
+
+    def _send_with_frames(
+        self, hosted: Hosted, effect: effects.Send, headers: tuple[Header, ...], context: Context
+    ) -> None:
+        first, last = headers[0].offset, headers[-1].last
+        if first in context.frames:
+            found = [context.frames.get(header.offset) for header in headers]
+            self._send_frames(hosted, effect, headers, [frame for frame in found if frame is not None])
+            return
+        in_memory = self._store.frames(hosted.partition, first, last, BYTES_UNBOUNDED)
+        if in_memory is not None:
+            self._send_frames(hosted, effect, headers, in_memory)
+            return
+        done = _once(hosted, effect, partial(self._send_frames, hosted, effect, headers))
+        if done is not None:
+            self._read_on(hosted, first, last, [], done)
+
+    def _send_frames(
+        self, hosted: Hosted, effect: effects.Send, headers: tuple[Header, ...], frames: list[Frame]
+    ) -> None:
+        # A log that was cut meanwhile no longer holds them: as if the message had been lost.
+        if len(frames) == len(headers) and all(map(same_entry, frames, headers)):
+            message = packed(effect.message)
+            self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, tuple(frames)))
+
+    def _read_on(
+        self, hosted: Hosted, first: int, last: int, found: list[Frame], done: Callable[[Any], None]
+    ) -> None:
+        """A read may end early, at a seam between two files or between memory and disk: go on behind it."""
+
+        def more(frames: list[Frame]) -> None:
+            found.extend(frames)
+            if frames and frames[-1].header.last < last and not hosted.gone:
+                self._read_on(hosted, frames[-1].header.last + 1, last, found, done)
+            else:
+                done(found)
+
+        self._store.read(hosted.partition, first, last, BYTES_UNBOUNDED, more)
+
+    def _send_with_chunk(self, hosted: Hosted, effect: effects.Send, message: CarriesChunk) -> None:
+        def send(chunk: bytes | None) -> None:
+            if chunk is not None and self._is_whole(hosted, message.snapshot, chunk, message.length):
+                self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, chunk=chunk))
+
+        done = _once(hosted, effect, send)
+        if done is not None:
+            self._store.read_snapshot(hosted.partition, message.snapshot, message.at, message.length, done)
+
+
+def _once(hosted: Hosted, effect: effects.Send, send: Callable[[Any], None]) -> Callable[[Any], None] | None:
+    """`send`, to be called when a read is done; None while another for the same peer is under way.
+
+    Senders repeat themselves until they are answered, so a slow disk would gather reads without end.
+    """
+    key = (effect.to, type(effect.message))
+    if key in hosted.awaited:
+        return None
+    hosted.awaited.add(key)
+
+    def done(found: Any) -> None:
+        hosted.awaited.discard(key)
+        send(found)
+
+    return done
