@@ -79,6 +79,7 @@ class Shadow:
         "commit_before",
         "damaged",
         "durable",
+        "durable_before",
         "epoch",
         "head",
         "head_before",
@@ -109,7 +110,7 @@ class Shadow:
         """The world has flipped bytes of this disk: less may be found than was flushed."""
         self.head = self.head_before = NOWHERE
         """Now, and before the step that is looked at."""
-        self.durable = NOWHERE
+        self.durable = self.durable_before = NOWHERE
         self.saved: Any = None
         """The newest protocol state that was reported as flushed."""
         self.issued = 0
@@ -179,6 +180,7 @@ class Invariants:
             shadow.damaged = damaged
         shadow.head_before = shadow.head
         shadow.commit_before = shadow.commit
+        shadow.durable_before = shadow.durable
         on_event = self._on_event.get(type(event))
         if on_event is not None:
             on_event(shadow, replica, event)

@@ -64,7 +64,7 @@ class ConfirmInvariants(RaftInvariants):
         """and leaders whose PROMOTE is settled."""
         self._terms: dict[Group, Term] = {}
         self._void: dict[int, set[int]] = {}
-        """By partition: the first offsets of the settled entries that were rolled back."""
+        """By partition: the settled offsets that were rolled back."""
         self._looked: dict[Place, int] = {}
         """Up to where a replica's view of what is void was compared."""
         self._orders: dict[tuple[int, int, int], Any] = {}
@@ -73,6 +73,10 @@ class ConfirmInvariants(RaftInvariants):
         """By partition: what a member had flushed when it was cut loose. Leaders may have counted it before."""
         self._said_loose: set[tuple[Group, Member]] = set()
         """Whose newest answer to the leader of an epoch was that it does not count."""
+        self._settling: int | None = None
+        """Up to where this step has settled more than any before."""
+        self._decided: dict[int, int] = {}
+        """By partition: up to where it is known what is void."""
 
     def stepped(self, world: Any, shadow: Any, replica: Any, event: Any, effects: list[Any]) -> None:
         kind = type(event)
@@ -82,6 +86,10 @@ class ConfirmInvariants(RaftInvariants):
             self._commanded(shadow, replica, event.command)
         elif kind is Received and type(event.message) is AppendResponse:
             self._heard(shadow, replica, event.sender, event.message)
+        if self._settling is not None:
+            offset, self._settling = self._settling, None
+            super().settled(world, shadow, replica, offset)
+            self._decide(world, shadow, offset)
         super().stepped(world, shadow, replica, event, effects)
         for effect in effects:
             if type(effect) is Reply:
@@ -196,7 +204,9 @@ class ConfirmInvariants(RaftInvariants):
         if term.rollback > shadow.commit_before:
             closed.append(f"rolls back at {term.rollback}")
         if closed:
-            raise Violated("writable-closed", f"{shadow.name} took {header}, though it {' and '.join(closed)}")
+            raise Violated(
+                "writable-closed", f"{shadow.name} took {header}, though it {' and '.join(closed)}"
+            )
         if header.flags & Flag.SYNCHRONOUS:
             term.synchronous.append(header.last)
 
@@ -214,8 +224,9 @@ class ConfirmInvariants(RaftInvariants):
         term.confirmed = upto.offset
 
     def _rolls_back(self, world: Any, shadow: Any, term: Term, header: Header, control: Rollback) -> None:
-        settled = world.settled[shadow.partition].commit
-        if not control.forced and control.first <= settled:
+        # What it knows to be settled: of a successor's doings it need not know yet.
+        settled = shadow.commit_before
+        if control.first <= settled:
             raise Violated(
                 "rollback-settled", f"{shadow.name} takes back {control.first}, {settled} is settled"
             )
@@ -253,9 +264,9 @@ class ConfirmInvariants(RaftInvariants):
         elif reply.outcome is Outcome.FLUSHED:
             self._flushed(shadow, replica, term, reply.offset)
         elif type(order) is commands.RollBack and reply.outcome is Outcome.SETTLED:
-            assert term is not None
-            if term.rollback > world.settled[shadow.partition].commit:
-                raise Violated("rollback-early", f"{shadow.name} says that {term.rollback} is done")
+            if term is None or term.rollback > world.settled[shadow.partition].commit:
+                at = "none" if term is None else term.rollback
+                raise Violated("rollback-early", f"{shadow.name} says that its ROLLBACK is done: {at}")
 
     def _flushed(self, shadow: Any, replica: Any, term: Term | None, offset: int) -> None:
         said = f"{shadow.name} answered {offset} early"
@@ -270,16 +281,27 @@ class ConfirmInvariants(RaftInvariants):
     # --- what is settled, and how ---
 
     def settled(self, world: Any, shadow: Any, replica: Any, offset: int) -> None:
-        super().settled(world, shadow, replica, offset)
-        epochs = world.settled[shadow.partition].epochs
-        known = self._void.setdefault(shadow.partition, set())
-        for entry in world.chain(shadow.partition, EntryId(epochs[offset], offset), above=shadow.settled_before):
+        """Looked at when this step's event is: whose answer it was decides who counts."""
+        self._settling = offset
+
+    def _decide(self, world: Any, shadow: Any, offset: int) -> None:
+        partition = shadow.partition
+        last = EntryId(world.settled[partition].epochs[offset], offset)
+        known = self._void.setdefault(partition, set())
+        above, self._decided[partition] = self._decided.get(partition, -1), offset
+        for entry in world.chain(partition, last, above=above):
             control = entry[4]
             self.promotions += type(control) is Promote
             if type(control) is Rollback:
                 self.rollbacks += 1
-                voided = world.chain(shadow.partition, EntryId(entry[0], entry[1]), above=control.first - 1)
-                known.update(other[2] for other in voided if other[4] is None)
+                voided = world.chain(partition, EntryId(entry[0], entry[1]), above=control.first - 1)
+                ends = [other[2] for other in voided[1:]] + [entry[2]]
+                for other, end in zip(voided, ends, strict=True):
+                    known.update(range(other[2], end) if other[4] is None else ())
+
+    def is_void(self, partition: int, offset: int) -> bool:
+        """Whether the records there are settled as rolled back."""
+        return offset in self._void.get(partition, ())
 
     def _compare(self, world: Any, shadow: Any, replica: Any) -> None:
         """What a replica has settled is void to it where it is to everybody. What it cannot read, it cannot know."""
