@@ -126,7 +126,6 @@ LEAST: dict[str, int | float] = {
     **dict.fromkeys(("election_timeout_s", "heartbeat_s", "ping_s", "suspect_s"), 0.001),
     "store_latency_s": 0.0001,
     **dict.fromkeys(("partitions_count", "operators_count", "align_bytes", "chunk_bytes"), 1),
-    "feature_level": 1,
     **dict.fromkeys(("message_bytes_max", "message_entries_max", "uncommitted_entries_max"), 1),
     **dict.fromkeys(("inflight_bytes_max", "inflight_messages_max"), 1),
     **dict.fromkeys(("journal_bytes", "marks_bytes"), 4 * KIB),
@@ -137,7 +136,6 @@ MOST: dict[str, int] = {
     "operators_count": 9,
     "min_isr_share": 1,
     "tables_share": 1,
-    "feature_level": 2,
     **dict.fromkeys(("clients_count", "readers_count"), 1_000),
 }
 """Above this, a world does not fit into a machine, or means nothing."""
@@ -163,6 +161,7 @@ def numbers_of(protocol: str) -> dict[str, int | float]:
     found = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
     if protocol != "isr":
         found = {name: value for name, value in found.items() if name not in OF_CONTROLLERS}
+    found.pop("feature_level", None)  # What nodes of several versions say to each other is no matter of chance.
     return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 

@@ -44,6 +44,10 @@ def test_only_protocols_with_operators_have_their_tunables() -> None:
     assert set(numbers_of("coordinated")) < set(numbers_of("isr"))
 
 
+def test_confirm_has_a_little_more_than_raft() -> None:
+    assert set(numbers_of("confirm")) - set(numbers_of("raft")) == {"alone_timeouts", "automatic"}
+
+
 @pytest.mark.parametrize("name", LEAST)
 def test_bounds_are_named_to_whoever_goes_below(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: 0 is not (at least|between) {LEAST[name]}"):
