@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from quorate.batch import encode_records
-from quorate.core import effects, events
+from quorate.core import commands, effects, events
 from quorate.core.entry import Control, EntryId, Header, Kind, Member, Rollback, Snapshot, partition_of
 from quorate.core.log import LogView
 from quorate.host import Host, HostSettings, ReplicaRecord
@@ -68,6 +68,8 @@ class Puppet:
         if isinstance(event, events.Started):
             self.log = LogView(event.recovered)
             self.snapshot = event.recovered.snapshot
+        elif isinstance(event, events.Commanded) and isinstance(event.command, commands.JoinAgain):
+            return [effects.Reply(event.command.request, effects.Outcome.SETTLED)]
         elif isinstance(event, events.Commanded):
             ordered: list[effects.Effect] = event.command.act(self)
             return ordered
@@ -214,9 +216,7 @@ class Stage:
             self.jobs.append(finish)
 
         self.disk = (
-            SimDisk(Random(1), schedule)
-            if files is None
-            else SimDisk.from_files(files, Random(1), schedule)
+            SimDisk(Random(1), schedule) if files is None else SimDisk.from_files(files, Random(1), schedule)
         )
         self.reports: list[str] = []
         self.replies: list[effects.Reply] = []
@@ -302,6 +302,18 @@ class Stage:
         def act(puppet: Puppet) -> list[effects.Effect]:
             puppet.log.settle(offset)
             return [effects.Commit(offset)]
+
+        self.do(act)
+
+    def install(self, snapshot: Snapshot, data: bytes) -> None:
+        """A peer's snapshot has come, in one piece, and takes the log's place."""
+        io = self.puppet.next_io()
+        self.host.store.stage_chunk(PARTITION, io, 0, data)
+
+        def act(puppet: Puppet) -> list[effects.Effect]:
+            install = effects.InstallSnapshot(puppet.next_io(), snapshot, keep=False)
+            puppet.installs.append((install.io, snapshot))
+            return [install]
 
         self.do(act)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from quorate.core import effects, events
+from quorate.core import commands, effects, events
 from quorate.core.entry import NOWHERE, EntryId, Flag, Kind, NoOp, Promote, Rollback, Span
 from quorate.host import replicas as replicas_module
 from quorate.machine.producers import Producers
@@ -182,6 +182,16 @@ def test_an_entry_that_cannot_be_applied_stops_the_machine_until_somebody_has_lo
     stage.cut(EntryId(1, 2))
     stage.take(b"c")
     assert values(stage.machine.local) == [b"a"]
+
+
+def test_a_machine_that_was_stuck_tries_again_when_its_replica_is_joined_again(stage: Stage) -> None:
+    stage.take(b"a", POISON)
+    stage.cut(EntryId(1, 0))
+    stage.take(b"b", epoch=2)
+    assert values(stage.machine.local) == [b"a"]
+    stage.host.command(stage.now, PARTITION, commands.JoinAgain, stage.replies.append)
+    assert [reply.outcome for reply in stage.replies] == [effects.Outcome.SETTLED]
+    assert values(stage.machine.local) == [b"a", b"b"]
 
 
 def test_of_damaged_settled_entries_one_may_be_a_rollback(stage: Stage) -> None:
