@@ -8,7 +8,8 @@ from random import Random
 
 import msgspec
 
-from quorate.sim.faults import CHANGES, CLOCK_RATES, LEADER, ORDERS, Fault, around, between
+from quorate.sim.confirm_steward import ConfirmSteward
+from quorate.sim.faults import ACTS, CHANGES, CLOCK_RATES, LEADER, ORDERS, Fault, around, between
 from quorate.sim.harm import Harm
 from quorate.sim.invariants import Invariants
 from quorate.sim.isr_planner import IsrPlanner
@@ -38,6 +39,9 @@ class Toll(msgspec.Struct):
     changes_settled: int = 0
     transfers: int = 0
     transfers_settled: int = 0
+    orders: int = 0
+    """To replicas of `confirm`, beside changes and transfers: rollbacks, promotions and the like."""
+    orders_settled: int = 0
     operators_crashed: int = 0
     rumours: int = 0
     """Operators were told of a node that it is gone, and it was not."""
@@ -59,7 +63,8 @@ class Chaos:
         self.harm = Harm(world, self.toll, invariants)
         self.steward: Steward | Planner
         if operators is None:
-            self.steward = Steward(world, self.toll, invariants)
+            steward = ConfirmSteward if world.setup.protocol == "confirm" else Steward
+            self.steward = steward(world, self.toll, invariants)
         else:
             planner = IsrPlanner if world.setup.protocol == "isr" else Planner
             self.steward = planner(operators, self.toll, invariants)
@@ -90,6 +95,7 @@ class Chaos:
             "transfer": self.steward.strike,
             **{f"change-{way}": self.steward.strike for way in CHANGES},
             **{f"order-{way}": self.steward.strike for way in ORDERS},
+            **{f"act-{way}": self.steward.strike for way in ACTS},
             **(self.trouble.kinds if self.trouble is not None else {}),
         }
         self.harm.keep_down = self._keep_down
@@ -305,6 +311,8 @@ class Chaos:
         self.world.on_stop = self._restart_soon
         if self.trouble is not None:
             self.trouble.heal()
+        if isinstance(self.steward, ConfirmSteward):
+            self.steward.healed = True
 
     def _restart_soon(self, number: int) -> None:
         def start(_: None) -> None:

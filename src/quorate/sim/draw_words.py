@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from quorate.core.confirm import invariants as confirm_invariants
 from quorate.core.coordinated import invariants as coordinated_invariants
 from quorate.core.coordinated import operator_invariants
 from quorate.core.isr import invariants as isr_invariants
 from quorate.core.raft import invariants as raft_invariants
-from quorate.sim import answers, invariants, oracle, steward
+from quorate.sim import answers, confirm_steward, invariants, oracle, steward
 from quorate.sim.draw_moments import (
     LINKS,
     UNKNOWN,
@@ -41,7 +42,7 @@ FAULT_MARKS = {
 
 CHECKS = (
     *(invariants, oracle, steward, answers, raft_invariants),
-    *(coordinated_invariants, operator_invariants, isr_invariants),
+    *(coordinated_invariants, operator_invariants, isr_invariants, confirm_invariants, confirm_steward),
 )
 """Their docstrings say what each invariant is about."""
 CHECK = re.compile(r"^(?:- |\| )([a-z][a-z, -]*?)(?:: | \| )((?:[^|\n]|\n  )+)", re.MULTILINE)

@@ -62,6 +62,8 @@ class Place(msgspec.Struct, frozen=True):
     ends: float
     """No fault begins later."""
     operators: tuple[int, ...] = ()
+    acts: bool = False
+    """There are orders beside changes of membership (`confirm`)."""
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -113,7 +115,7 @@ def parse_profiles(text: str) -> tuple[str, ...]:
 
 def profiles_of(protocol: str) -> tuple[str, ...]:
     """Every kind of fault that there is where this protocol runs."""
-    return tuple(name for name in PROFILES if name != OF_OPERATORS or protocol != "raft")
+    return tuple(name for name in PROFILES if name != OF_OPERATORS or protocol not in ("raft", "confirm"))
 
 
 # ---- moments and lengths ----
@@ -367,6 +369,41 @@ def membership(rng: Random, place: Place) -> list[Fault]:
             kind = "transfer" if rng.random() < 0.3 else f"change-{rng.choice(CHANGES)}"
             node = rng.choice(place.nodes) if astray else LEADER
             faults.append(Fault(at + turn * apart, kind, nodes=(node,), chance=rng.getrandbits(32)))
+    return faults + acts(rng, place) if place.acts else faults
+
+
+ACTS = (
+    "roll-back",
+    "roll-back",
+    "roll-back",
+    "promote",
+    "promote",
+    "demote",
+    "read-only",
+    "cut-loose",
+    "cut-loose",
+    "join-again",
+)
+"""What else can be ordered of a `confirm` group: confirm_steward.py knows what each of them means."""
+
+
+def acts(rng: Random, place: Place) -> list[Fault]:
+    """At whoever leads, mostly; and rollbacks when it has just been cut off, for as long as it still leads or longer:
+    then there is something to take back."""
+    faults: list[Fault] = []
+    for at in moments(rng, place, rng.randint(3, 10)):
+        for turn in range(rng.choice((1, 1, 2, 3))):
+            later = turn * length(rng, place, least=0.05, most=3.0)
+            node = rng.choice(place.nodes) if rng.random() < 0.15 else LEADER
+            kind = f"act-{rng.choice(ACTS)}"
+            faults.append(Fault(at + later, kind, nodes=(node,), chance=rng.getrandbits(32)))
+    for at in moments(rng, place, rng.randint(1, 6)):
+        seconds = length(rng, place, least=0.1, most=4.0)
+        way = rng.choice(("isolate", "strand", "mute", "deaf"))
+        chance = rng.getrandbits(32)  # The same for both: they hit the same leader.
+        faults.append(Fault(at, way, nodes=(LEADER,), seconds=seconds, chance=chance))
+        when = at + seconds * rng.choice((0.5, 0.9))
+        faults.append(Fault(when, "act-roll-back", nodes=(LEADER,), chance=chance))
     return faults
 
 

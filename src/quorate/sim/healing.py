@@ -24,6 +24,7 @@ from quorate.core.entry import Span
 from quorate.core.invariant import Violated
 from quorate.host import Hosted
 from quorate.sim.chance import stream
+from quorate.sim.confirm_steward import ConfirmSteward
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Fate, Oracle
 from quorate.sim.planner import Planner
@@ -64,6 +65,8 @@ class Healing:
         committed = VALUES_COMMITTED if self.world.setup.protocol == "coordinated" else LIVENESS
         self._wait("no fresh proposal settles", self._proposals(), committed)
         self._wait("batches of producers do not settle", self.workload.insist(self.pace * 1.5), committed)
+        if isinstance(self.steward, ConfirmSteward):
+            self._wait("who was cut loose is not joined again", self.steward.still_loose)
         if self.world.setup.operators:
             self._wait("changes do not come to an end", self.steward.settle_down())
             self._wait("who came back is not taken in", self.steward.renew())

@@ -79,6 +79,7 @@ class Shadow:
         "commit_before",
         "damaged",
         "durable",
+        "durable_before",
         "epoch",
         "head",
         "head_before",
@@ -109,7 +110,7 @@ class Shadow:
         """The world has flipped bytes of this disk: less may be found than was flushed."""
         self.head = self.head_before = NOWHERE
         """Now, and before the step that is looked at."""
-        self.durable = NOWHERE
+        self.durable = self.durable_before = NOWHERE
         self.saved: Any = None
         """The newest protocol state that was reported as flushed."""
         self.issued = 0
@@ -179,6 +180,7 @@ class Invariants:
             shadow.damaged = damaged
         shadow.head_before = shadow.head
         shadow.commit_before = shadow.commit
+        shadow.durable_before = shadow.durable
         on_event = self._on_event.get(type(event))
         if on_event is not None:
             on_event(shadow, replica, event)
@@ -227,7 +229,8 @@ class Invariants:
         shadow.replica = replica
         voters = getattr(replica.config, "voters", None)  # Otherwise who counts is not a matter of the log.
         if voters is not None and self._born[shadow.partition] is None:
-            self._born[shadow.partition] = Membership(voters, replica.config.learners)
+            quorums = getattr(replica.config, "quorums", None)
+            self._born[shadow.partition] = Membership(voters, replica.config.learners, quorums=quorums)
         shadow.orders.clear()
         shadow.issued = shadow.persisted = 0
         shadow.head = shadow.durable = recovered.head
@@ -367,7 +370,8 @@ class Invariants:
         shadow.published = effect.offset
 
     def _reply(self, shadow: Shadow, replica: Any, effect: Reply) -> None:
-        moved = effect.offset < 0 and effect.leader  # Leadership, as somebody wished: nothing was written.
+        # Leadership, as somebody wished; or an order to whoever has nothing settled yet: nothing was written.
+        moved = effect.offset < 0 and (effect.leader or replica.commit < 0)
         if effect.outcome is Outcome.SETTLED and not moved and not 0 <= effect.offset <= replica.commit:
             raise Violated(
                 "acknowledged-unsettled",

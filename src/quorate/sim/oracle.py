@@ -9,6 +9,7 @@ in its place. The checks:
 - read-changed: one offset with two settled entries;
 - order: an entry proposed after another was acknowledged stands below it;
 - phantom: an entry that nobody proposed, or that every node refused;
+- void-read: an entry that was rolled back (`confirm`);
 - read-gap, read-unsettled, read-regressed: a read that skips entries, shows unsettled ones, or whose node
   has forgotten what was settled.
 
@@ -134,6 +135,8 @@ class Oracle:
         """Reads that were told an end."""
         self.settled_end: Callable[[int], int] = lambda partition: 1 << 62
         """Up to where anybody has settled a partition."""
+        self.is_void: Callable[[int, int], bool] = lambda partition, offset: False
+        """Whether an entry of the settled log was rolled back: nobody reads that, and what is read goes on behind."""
         self.leases_hold = True
         """Clocks keep within the bounds that leases rely on."""
         self._stamps: list[list[tuple[int, int, int]]] = [[] for _ in range(partitions_count)]
@@ -303,6 +306,8 @@ class Oracle:
         expected = max(first, base + 1)
         for index, frame in enumerate(frames):
             header = frame.header
+            if expected < header.offset:
+                expected = self._behind_void(partition, expected, header.offset)
             fits = header.offset == expected if index else header.offset <= expected <= header.last
             if not fits:
                 raise Violated("read-gap", f"{who} gave {header} where {expected} was due")
@@ -310,10 +315,16 @@ class Oracle:
                 raise Violated("read-unsettled", f"{who} gave {header} above commit {commit}")
             expected = header.last + 1
             if header.kind == Kind.RECORDS:
+                if self.is_void(partition, header.offset):
+                    raise Violated("void-read", f"{who} gave {header}, which was rolled back")
                 self._read(partition, frame, who)
             elif header.offset in self._placed[partition]:
                 raise self._changed(partition, header.offset, f"{who} found the control entry {header}")
         return expected
+
+    def _behind_void(self, partition: int, expected: int, found: int) -> int:
+        """Where a read that leaves out what was rolled back goes on."""
+        return found if all(self.is_void(partition, at) for at in range(expected, found)) else expected
 
     def lost_below(self, partition: int, offset: int, who: str) -> None:
         """A replica's log ends at `offset` for good: nothing acknowledged may lie above."""

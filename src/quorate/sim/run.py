@@ -13,12 +13,14 @@ from typing import Any
 
 import msgspec
 
+from quorate.core.confirm.invariants import ConfirmInvariants
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.invariant import Violated
 from quorate.core.isr.invariants import IsrInvariants
 from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim.chance import stream
 from quorate.sim.chaos import Chaos, Toll
+from quorate.sim.confirm_steward import place_quorums
 from quorate.sim.faults import Fault, Place, parse_profiles, schedule, takes_part
 from quorate.sim.group_store import GroupStore
 from quorate.sim.happening import Happening
@@ -44,8 +46,9 @@ ROOMS: dict[str, Callable[[], Any]] = {
     "raft": RaftInvariants,
     "coordinated": CoordinatedInvariants,
     "isr": IsrInvariants,
+    "confirm": ConfirmInvariants,
 }
-WITH_LEARNERS = ("raft",)
+WITH_LEARNERS = ("raft", "confirm")
 """Elsewhere, whoever is not in an ensemble is told nothing."""
 
 
@@ -123,6 +126,11 @@ class Verdict(msgspec.Struct):
     """Changes of who is in sync, where that is what counts."""
     reports: int = 0
     """Times that a follower missed its leader, and said so to controllers."""
+    confirms: int = 0
+    rollbacks: int = 0
+    undone: int = 0
+    promotions: int = 0
+    """Decisions, and what was taken back, where there are some: core/confirm/invariants.py."""
     toll: Toll = msgspec.field(default_factory=Toll)
     violations: list[Violation] = []
     happenings: list[Happening] | None = None
@@ -211,6 +219,8 @@ class Run:
             self.oracle.leases_hold = False
         else:
             self.invariants.local = self.world.local
+        if isinstance(room, ConfirmInvariants):
+            self.oracle.is_void = room.is_void
         holders = tuple(setup.holders[number] for number in setup.shards)
         tables = {number: TableGroup(self.world, self.invariants, number) for number in setup.tables}
         self.workload = Workload(plan.seed, self.world, self.oracle, self.tunables.manners, holders, tables)
@@ -279,7 +289,7 @@ class Run:
             damaged=toll.damaged,
             operators=self.operators.lives_count if self.operators is not None else 0,
             reconfigurations=self.operators.reconfigurations_count if self.operators is not None else 0,
-            **{name: getattr(self.room, name, 0) for name in IN_SYNC},
+            **{name: getattr(self.room, name, 0) for name in IN_SYNC + DECIDED},
             toll=toll,
             violations=violations,
             happenings=self.trace.happenings if self.trace is not None else None,
@@ -341,6 +351,10 @@ def place_partitions(plan: Plan, tunables: Tunables) -> Setup:
     unlucky = choose_unlucky(plan.seed, setup)
     if setup.operators:
         unlucky = fewer_unlucky(plan, setup, unlucky)
+    if plan.protocol == "confirm":
+        # Where copies may be lost, little but majorities is fair.
+        unlucky = unlucky if stream(plan.seed, "confirm luck").random() < 0.6 else ()
+        setup = msgspec.structs.replace(setup, quorums=place_quorums(plan.seed, setup.voters, unlucky))
     priorities = choose_priorities(plan.seed, setup.nodes, unlucky)
     return msgspec.structs.replace(setup, unlucky=unlucky, priorities=priorities)
 
@@ -428,7 +442,8 @@ def faults_count(plan: Plan) -> int:
 
 def plan_faults(plan: Plan, setup: Setup, tunables: Tunables) -> tuple[Fault, ...]:
     ends = tunables.seconds * 0.95
-    place = Place(setup.nodes, setup.unlucky, tunables.pace_s, ends, setup.operators)
+    acts = plan.protocol == "confirm"
+    place = Place(setup.nodes, setup.unlucky, tunables.pace_s, ends, setup.operators, acts)
     faults = schedule(plan.seed, plan.faults, place)
     if plan.only is not None:
         faults = tuple(fault for index, fault in enumerate(faults) if index in plan.only)
@@ -458,12 +473,17 @@ class Sum(msgspec.Struct):
     expands: int | msgspec.UnsetType = msgspec.UNSET
     reports: int | msgspec.UnsetType = msgspec.UNSET
     """Only of `isr`."""
+    confirms: int | msgspec.UnsetType = msgspec.UNSET
+    rollbacks: int | msgspec.UnsetType = msgspec.UNSET
+    undone: int | msgspec.UnsetType = msgspec.UNSET
+    promotions: int | msgspec.UnsetType = msgspec.UNSET
+    """Only of `confirm`."""
     violations: list[Violation] = []
 
     @property
     def summed(self) -> tuple[str, ...]:
         """What is added up, by the names that it has in a verdict, too."""
-        more = {"coordinated": OPERATED, "isr": OPERATED + IN_SYNC}
+        more = {"coordinated": OPERATED, "isr": OPERATED + IN_SYNC, "confirm": DECIDED}
         return SUMMED + more.get(self.protocol, ())
 
     def add(self, verdict: Verdict) -> None:
@@ -475,6 +495,7 @@ class Sum(msgspec.Struct):
 
 OPERATED = ("operators", "reconfigurations")
 IN_SYNC = ("shrinks", "expands", "reports")
+DECIDED = ("confirms", "rollbacks", "undone", "promotions")
 SUMMED = ("events", "acknowledged", "elections", "truncations", "crashes", "partitions", "damaged")
 
 

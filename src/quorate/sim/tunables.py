@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.core import coordinated, isr
+from quorate.core import confirm, coordinated, isr
 from quorate.core.coordinated import OperatorTuning
 from quorate.core.raft import Tuning
 from quorate.host import HostSettings
@@ -65,6 +65,7 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
         "raft": raft,
         "coordinated": as_coordinated(raft),
         "isr": draw_isr(stream(seed, "isr tuning"), raft),
+        "confirm": draw_confirm(stream(seed, "confirm tuning"), raft),
         "controller": draw_controller(stream(seed, "controller tuning"), pace),
         "operator": draw_operator(stream(seed, "operator tuning"), pace),
         "oversight": draw_oversight(stream(seed, "oversight"), pace),
@@ -105,6 +106,7 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
             metadata=parts["raft"],
             coordinated=parts["coordinated"],
             isr=parts["isr"],
+            confirm=parts["confirm"],
             detector=parts["detector"],
         ),
         oversight=msgspec.structs.replace(
@@ -124,6 +126,7 @@ LEAST: dict[str, int | float] = {
     **dict.fromkeys(("election_timeout_s", "heartbeat_s", "ping_s", "suspect_s"), 0.001),
     "store_latency_s": 0.0001,
     **dict.fromkeys(("partitions_count", "operators_count", "align_bytes", "chunk_bytes"), 1),
+    "feature_level": 1,
     **dict.fromkeys(("message_bytes_max", "message_entries_max", "uncommitted_entries_max"), 1),
     **dict.fromkeys(("inflight_bytes_max", "inflight_messages_max"), 1),
     **dict.fromkeys(("journal_bytes", "marks_bytes"), 4 * KIB),
@@ -134,6 +137,7 @@ MOST: dict[str, int] = {
     "operators_count": 9,
     "min_isr_share": 1,
     "tables_share": 1,
+    "feature_level": 2,
     **dict.fromkeys(("clients_count", "readers_count"), 1_000),
 }
 """Above this, a world does not fit into a machine, or means nothing."""
@@ -154,6 +158,8 @@ def numbers_of(protocol: str) -> dict[str, int | float]:
         parts += [host.coordinated, oversight, oversight.operator]
     if protocol == "isr":
         parts += [host.isr, oversight, oversight.controller]
+    if protocol == "confirm":
+        parts.append(host.confirm)
     found = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
     if protocol != "isr":
         found = {name: value for name, value in found.items() if name not in OF_CONTROLLERS}
@@ -231,6 +237,15 @@ def draw_isr(rng: Random, tuning: Tuning) -> isr.Tuning:
         **{name: getattr(tuning, name) for name in shared},
         lag_s=pace * rng.choice((1.0, 2.0, 6.0)),
         suspect_s=pace * rng.choice((1.0, 2.0, 4.0)),
+    )
+
+
+def draw_confirm(rng: Random, tuning: Tuning) -> confirm.Tuning:
+    """The same bounds; in some worlds nobody stands unasked."""
+    return confirm.Tuning(
+        **{name: getattr(tuning, name) for name in Tuning.__struct_fields__},
+        automatic=rng.random() < 0.75,
+        alone_timeouts=rng.choice((0.0, 1.0, 5.0, 20.0)),
     )
 
 

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from quorate.core.commands import ChangeMembership, Command, TransferLeadership
 from quorate.core.effects import Reply, Report
-from quorate.core.entry import EntryId, Member, Partition, Span, partition_of
+from quorate.core.entry import EntryId, Member, Partition, Quorums, Span, partition_of
 from quorate.core.events import ReadLevel
 from quorate.host import Host, Hosted, HostSettings, Parcel, ReplicaRecord
 from quorate.sim.chance import stream
@@ -62,6 +63,8 @@ class Setup(msgspec.Struct, frozen=True):
     """The partition that is the metadata group's, replicated by raft; -1: there is none."""
     tables: tuple[int, ...] = ()
     """The partitions that are table groups."""
+    quorums: tuple[Quorums | None, ...] = ()
+    """Of each partition, at birth (`confirm`); empty: majorities."""
 
     @property
     def everybody(self) -> tuple[int, ...]:
@@ -265,7 +268,8 @@ class World:
         for node, priority in self.setup.priorities:
             if node == number:
                 raft = msgspec.structs.replace(settings.raft, priority=priority)
-                settings = msgspec.structs.replace(settings, raft=raft)
+                confirm = msgspec.structs.replace(settings.confirm, priority=priority)
+                settings = msgspec.structs.replace(settings, raft=raft, confirm=confirm)
         return settings
 
     def _open(self, node: SimNode, host: Host) -> None:
@@ -283,6 +287,7 @@ class World:
             tuple(Member(voter, 1) for voter in self.setup.voters[index]),
             tuple(Member(learner, 1) for learner in self.setup.learners[index]),
             purpose=self.setup.purpose_of(index),
+            quorums=(self.setup.quorums[index] if self.setup.quorums else None) or msgspec.UNSET,
         )
 
     def crash(self, number: int) -> bool:
@@ -488,6 +493,16 @@ class World:
 
         return self._ask(number, partition, ask)
 
+    def command(
+        self, number: int, partition: int, make: Callable[[int], Command], answer: Callable[[Reply], None]
+    ) -> bool:
+        """Order something of a node's replica: `make` gets the request's number; False if it is down."""
+
+        def ask(host: Host, now: float) -> None:
+            host.command(now, self.partitions[partition], make, answer)
+
+        return self._ask(number, partition, ask)
+
     def change(
         self,
         number: int,
@@ -496,21 +511,18 @@ class World:
         *,
         ensemble: tuple[Member, ...],
         learners: tuple[Member, ...] = (),
+        quorums: Quorums | None = None,
     ) -> bool:
         """Command a node to change who counts; False if it is down."""
 
-        def ask(host: Host, now: float) -> None:
-            host.change(now, self.partitions[partition], answer, ensemble=ensemble, learners=learners)
+        def make(request: int) -> Command:
+            return ChangeMembership(request, ensemble, learners, quorums=quorums)
 
-        return self._ask(number, partition, ask)
+        return self.command(number, partition, make, answer)
 
     def transfer(self, number: int, partition: int, answer: Callable[[Reply], None], *, to: int) -> bool:
         """Command a node to let another lead; False if it is down."""
-
-        def ask(host: Host, now: float) -> None:
-            host.transfer(now, self.partitions[partition], answer, to=to)
-
-        return self._ask(number, partition, ask)
+        return self.command(number, partition, lambda request: TransferLeadership(request, to), answer)
 
     def _ask(self, number: int, partition: int, ask: Callable[[Host, float], None]) -> bool:
         """A node that stands still finds it when it goes on, if it is still the same process."""

@@ -18,7 +18,7 @@ from orders and completions alone and never from what the replica says about its
 | settled-by-follower | the leader settles first, followers hear of it | YB-2 |
 | settled-old-epoch | a leader settles by counting only in its own epoch | YB-19, Raft §5.4.2 |
 | settled-minority | what is settled is flushed on a majority of the voters; joint: of both | YB-3, YB-12 |
-| change-unsafe | no step of a change leaves two majorities that need not meet | YB-12, Raft §6 |
+| change-unsafe | no step of a change leaves two quorums that need not meet | YB-12, Raft §6, D10 |
 | config-uncut | in force is the newest membership of the log, none that was cut | Openraft, YB-12 |
 | joiner-counts-early | who begins to count had caught up | YB-13, Raft thesis §4.2.1 |
 | epoch-inflated | a new epoch is taken when a majority misses the leader, or when the leader wishes it | YB-16 |
@@ -33,7 +33,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorate.core.effects import Append, InstallSnapshot, Send
-from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Quorums
 from quorate.core.events import Persisted, Received, Started
 from quorate.core.invariant import Violated
 from quorate.core.raft.messages import (
@@ -131,7 +131,7 @@ class RaftInvariants:
         }
         if shadow.saved is not None and (shadow.saved.epoch, shadow.saved.vote) == (epoch, replica.me):
             votes.add(replica.me)
-        if not enough(votes, membership):
+        if not enough(votes, membership, electing=True):
             names = ", ".join(f"n{member.node}" for member in sorted(votes)) or "nobody"
             raise Violated(
                 "elected-minority", f"{shadow.name} leads e{epoch}, elected by {names} of {membership}"
@@ -223,7 +223,7 @@ class RaftInvariants:
             return
         asker = (shadow.partition, shadow.node)
         gone = {replica.me, *(self._gone[asker] if asker in self._asking else ())}
-        if not enough(gone, membership):
+        if not enough(gone, membership, electing=True):
             names = ", ".join(f"n{member.node}" for member in sorted(gone))
             raise Violated(
                 "epoch-inflated",
@@ -283,16 +283,19 @@ class RaftInvariants:
         before = world.entry_before(shadow.partition, header.id)
         old, at = world.membership_at(shadow.partition, before)
         said = f"{shadow.name} put {new} at {header.id} behind {old} at {at}"
-        if (new.ensemble, new.outgoing) == (old.ensemble, old.outgoing):
+        if sides(new) == sides(old):
             return  # Only who follows without counting is another.
         if old.outgoing:
-            ends = not new.outgoing and new.ensemble in (old.ensemble, old.outgoing)
-            goes_back = ends and new.ensemble == old.outgoing
+            ends = not new.outgoing and sides(new)[0] in sides(old)
+            goes_back = ends and sides(new)[0] == sides(old)[1]
         else:
-            ends = new.outgoing == old.ensemble
+            ends = bool(new.outgoing) and sides(new)[1] == sides(old)[0]
             goes_back = False
+        for side, quorums in sides(new):
+            if quorums is not None and not can_be_trusted(quorums, len(side)):
+                raise Violated("change-unsafe", f"{said}: {quorums} need not meet (D10)")
         if not ends:
-            raise Violated("change-unsafe", f"{said}: their majorities need not meet")
+            raise Violated("change-unsafe", f"{said}: their quorums need not meet")
         if at.offset > replica.commit and not goes_back:
             raise Violated("change-unsafe", f"{said}, which is not settled: {replica.commit} is")
         if new.outgoing:
@@ -401,7 +404,23 @@ class RaftInvariants:
         return shadow
 
 
-def enough(members: set[Member], membership: Membership) -> bool:
-    """A majority of each side that counts; said without the core's own words."""
-    sides = [side for side in (membership.ensemble, membership.outgoing) if side]
-    return all(2 * len(members.intersection(side)) > len(side) for side in sides)
+def enough(members: set[Member], membership: Membership, *, electing: bool = False) -> bool:
+    """As many of each side that counts as it asks for, or more than half; said without the core's own words."""
+    for side, quorums in sides(membership):
+        have = len(members.intersection(side))
+        if quorums is None and 2 * have <= len(side):
+            return False
+        if quorums is not None and have < (quorums.promote if electing else quorums.commit):
+            return False
+    return True
+
+
+def sides(membership: Membership) -> list[tuple[tuple[Member, ...], Quorums | None]]:
+    """Who counts, and how many of them are enough; while a change is joint, before it, too."""
+    now = (membership.ensemble, membership.quorums)
+    return [now, (membership.outgoing, membership.outgoing_quorums)] if membership.outgoing else [now]
+
+
+def can_be_trusted(quorums: Quorums, count: int) -> bool:
+    """Two elections share a voter, and every election somebody who has what was committed (D10)."""
+    return 2 * quorums.promote > count and quorums.promote + quorums.commit > count
