@@ -564,12 +564,6 @@ class World:
         self._turned(node)
         return True
 
-    def machine(self, number: int, partition: int) -> Any:
-        """What a node has built from a log; None if nobody there answers."""
-        hosted = self.hosted(number, partition)
-        awake = self.nodes[number].paused_until <= self.now
-        return hosted.machine if hosted is not None and awake else None
-
     def applied(self, number: int, partition: int) -> int:
         """Up to where a node can show what is settled, at this moment; -1 if it shows nothing."""
         hosted = self.hosted(number, partition)
