@@ -41,7 +41,7 @@ class Machine(Protocol):
 class Undoable(Machine, Protocol):
     """A machine that can change on append. What was appended is one stretch, right above what is settled."""
 
-    def append(self, header: Header, payload: Payload) -> None:
+    def append(self, header: Header, payload: Payload) -> object:
         """The next entry of the log: apply it, and keep what takes that back. A Rollback takes back others."""
         ...
 
@@ -62,6 +62,8 @@ class InPieces(Protocol):
 
 @runtime_checkable
 class Judging(Protocol):
-    """A machine that knows which transactions are synchronous (TT-36)."""
+    """A machine whose entries are transactions of one record each, of which it knows the synchronous ones (TT-36)."""
 
-    def is_synchronous(self, payload: Payload) -> bool: ...
+    def is_synchronous(self, payload: Payload) -> bool:
+        """Raises CannotApply for what is no transaction: that must not get into a log."""
+        ...

@@ -294,8 +294,7 @@ class Replica(raft.Replica):
             why = "a leader is demoted instead" if self.role.name == "leader" else "its log has damage"
             self.emit(effects.Reply(command.request, Outcome.REFUSED, leader=self.leader, why=why))
             return
-        if self.role.name != self.resting:
-            self.stand_down()
+        self.stand_down()  # Also a follower: what it has acknowledged is gone.
         self.loose = True
         self.ordering.forget_held()  # Neither a vote nor an acknowledgement leaves it from now on (D9).
         if self.log.head.offset > self.commit:
@@ -304,7 +303,6 @@ class Replica(raft.Replica):
             self.cut(to)
             if self.verified.offset > to.offset:
                 self.verified = to
-        self.leader = 0
         self.take_snapshot()
         self.save_state()
         self._done_when_saved.append(command.request)
