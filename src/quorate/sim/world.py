@@ -558,17 +558,13 @@ class World:
         base = hosted.replica.log.base.offset
 
         def answered(frames: list[Frame], commit: int) -> None:
-            done(frames, commit, base)
+            # What a snapshot took the place of meanwhile may be left out: nobody knows any more if it was void.
+            removed = min(hosted.replica.log.base.offset, frames[0].header.offset - 1) if frames else base
+            done(frames, commit, max(base, removed))
 
         node.host.fetch(node.clock.local(self.now), self.partitions[partition], offset, bytes_max, answered)
         self._turned(node)
         return True
-
-    def machine(self, number: int, partition: int) -> Any:
-        """What a node has built from a log; None if nobody there answers."""
-        hosted = self.hosted(number, partition)
-        awake = self.nodes[number].paused_until <= self.now
-        return hosted.machine if hosted is not None and awake else None
 
     def applied(self, number: int, partition: int) -> int:
         """Up to where a node can show what is settled, at this moment; -1 if it shows nothing."""
