@@ -154,8 +154,7 @@ class ConfirmSteward(Steward):
             self.toll.changes_settled += 1
             self._check_change(partition, wanted, reply)
 
-        size = f" by {quorums.commit} and {quorums.promote}" if quorums is not None else ""
-        answer = self._expect(node, f"p{partition} change to {wanted}{size}", done)
+        answer = self._expect(node, f"p{partition} change to {wanted}", done)
         taken = self.world.change(
             node, partition, answer, ensemble=ensemble, learners=learners, quorums=quorums
         )

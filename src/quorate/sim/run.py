@@ -31,13 +31,14 @@ from quorate.sim.operators import FIRST, Operators
 from quorate.sim.oracle import Oracle
 from quorate.sim.overseen import OVERSEEN
 from quorate.sim.rooms import Rooms
+from quorate.sim.setup import Setup
 from quorate.sim.store import MemoryStore, Store
 from quorate.sim.table_group import TableGroup, listen
 from quorate.sim.trace import Trace
 from quorate.sim.tunables import Tunables, check_overrides, draw
 from quorate.sim.watcher import Watcher
 from quorate.sim.workload import Workload
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 
 STEPS_MAX = 60_000
 """The safety phase ends after so many steps of replicas, if its time is not over before."""
@@ -182,7 +183,7 @@ def plan_seed(
     if learners is not None and not 0 <= learners <= NODES_MAX:
         raise ValueError(f"a world has 0 to {NODES_MAX} learners, not {learners}")
     if learners is not None and protocol not in WITH_LEARNERS:
-        raise ValueError(f"{protocol} has no learners; only {' and '.join(WITH_LEARNERS)} has")
+        raise ValueError(f"{protocol} has no learners; only {' and '.join(WITH_LEARNERS)} have")
     profiles = parse_profiles(faults) if isinstance(faults, str) else faults
     check_overrides(protocol, overrides or {}, seed=seed)
     return Plan(seed, protocol, profiles, nodes, learners, overrides or {}, only, until)
