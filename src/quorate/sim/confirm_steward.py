@@ -6,10 +6,10 @@ sizes; at the leader, and where that makes no sense. A forced rollback can take 
 left to scenarios.
 
 Whatever it orders, it stays fair. What is settled is on as many copies as a commit quorum has: so unlucky ones, who
-are the only ones to be cut loose, are fewer than that, and whoever else there is can commit and promote without them.
+are the only ones to be cut loose, are fewer than that, and the others can commit and promote without them.
 
-The *person* looks now and then: lets loose replicas be joined again, and where nothing is automatic promotes somebody
-if nobody leads (TT-12). After everything has healed it makes good all that was ordered.
+The *person* looks now and then: lets loose replicas be joined again, and where nothing is automatic promotes
+somebody if nobody leads (TT-12). After everything has healed it makes good all that was ordered.
 
 - order-answer: an order is said to be done, and is not.
 """
@@ -22,7 +22,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import commands
-from quorate.core.effects import Outcome, Reply
+from quorate.core.effects import Reply
 from quorate.core.entry import Member, Membership, Quorums
 from quorate.core.invariant import Violated
 from quorate.sim.chance import stream
