@@ -61,6 +61,8 @@ class Setup(msgspec.Struct, frozen=True):
     """Operator processes: they are no nodes, and share the network with them."""
     metadata: int = -1
     """The partition that is the metadata group's, replicated by raft; -1: there is none."""
+    tables: tuple[int, ...] = ()
+    """The partitions that are table groups."""
     quorums: tuple[Quorums | None, ...] = ()
     """Of each partition, at birth (`confirm`); empty: majorities."""
 
@@ -76,6 +78,11 @@ class Setup(msgspec.Struct, frozen=True):
 
     def protocol_of(self, partition: int) -> str:
         return "raft" if partition == self.metadata else self.protocol
+
+    def purpose_of(self, partition: int) -> str:
+        if partition == self.metadata:
+            return "metadata"
+        return "tables" if partition in self.tables else "topic"
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -279,7 +286,7 @@ class World:
             Member(node.number, node.incarnation),
             tuple(Member(voter, 1) for voter in self.setup.voters[index]),
             tuple(Member(learner, 1) for learner in self.setup.learners[index]),
-            purpose="metadata" if index == self.setup.metadata else "topic",
+            purpose=self.setup.purpose_of(index),
             quorums=(self.setup.quorums[index] if self.setup.quorums else None) or msgspec.UNSET,
         )
 
