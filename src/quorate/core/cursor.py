@@ -42,6 +42,7 @@ class Cursor:
         "incarnation",
         "inflight_bytes",
         "last_heard",
+        "loose",
         "matched",
         "next",
         "node",
@@ -61,6 +62,8 @@ class Cursor:
         self.beats = 0
         """Heartbeats since it was last heard of."""
         self.priority = 1
+        self.loose = False
+        """It follows, and does not count for now (`confirm`, D9)."""
         self.search_anew(log)
 
     def search_anew(self, log: LogView) -> None:

@@ -152,7 +152,7 @@ class Promote(msgspec.Struct, frozen=True, gc=False, tag="promote"):
 
 
 class Confirm(msgspec.Struct, frozen=True, gc=False, tag="confirm"):
-    """Every transaction up to `upto` is on a quorum and was not rolled back (TT-6)."""
+    """Every transaction up to `upto` is on a quorum; valid, but for what a ROLLBACK before it names (TT-6)."""
 
     upto: EntryId
 

@@ -21,26 +21,11 @@ def has_majority(yes: Collection[Member], ensemble: tuple[Member, ...]) -> bool:
     return sum(member in yes for member in ensemble) >= majority(len(ensemble))
 
 
-def has_joint_majority(
-    yes: Collection[Member], *, incoming: tuple[Member, ...], outgoing: tuple[Member, ...]
-) -> bool:
-    """While a change is joint both ensembles must agree (YB-12); `outgoing` is empty when none is open."""
-    return has_majority(yes, incoming) and (not outgoing or has_majority(yes, outgoing))
-
-
 def majority_offset(offsets: Mapping[Member, int], ensemble: tuple[Member, ...]) -> int:
     """The highest offset that a majority of the ensemble has reached; -1 for those not in the map."""
     reached = [offsets.get(member, -1) for member in ensemble]
     reached.sort(reverse=True)
     return reached[majority(len(ensemble)) - 1]
-
-
-def joint_offset(
-    offsets: Mapping[Member, int], *, incoming: tuple[Member, ...], outgoing: tuple[Member, ...]
-) -> int:
-    """The highest offset that both ensembles' majorities have reached."""
-    reached = majority_offset(offsets, incoming)
-    return min(reached, majority_offset(offsets, outgoing)) if outgoing else reached
 
 
 def quorum_offset(offsets: Mapping[Member, int], membership: Membership) -> int:

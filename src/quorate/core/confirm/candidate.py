@@ -1,8 +1,8 @@
 """The nominee: asks for votes by its row of `_voting` (TT-15 to TT-19).
 
 As raft's candidate, but that a NAY ends it (TT-18): whoever says it has what the nominee lacks, and is the better
-leader. Two who cannot be better end nothing by it: a damaged log, and one whose AYE went to somebody else. Without
-enough AYEs, time does.
+leader. Those who cannot be better end nothing by it: a damaged log, one that does not count for now, one that is
+asynchronous, and one whose AYE went to somebody else. Without enough AYEs, time does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Candidate(candidate.Candidate):
         replica.settled_elsewhere = max(replica.settled_elsewhere, message.commit)
         if message.row.aye:
             self._count(sender)
-        elif message.last > replica.log.head and not message.faulty:
+        elif sender in replica.voters and message.last > replica.log.head and not message.faulty:
             self._withdraw(
                 Outcome.REFUSED, f"node {sender.node} said NAY: it has entries that this one lacks"
             )

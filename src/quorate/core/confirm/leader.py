@@ -92,17 +92,17 @@ class Leader(leader.Leader):
         began = not self.has_settled
         rollback = self._open_rollback()
         replica.advance_commit(reached)
-        valid = reached if rollback is None else min(reached, _first_void(rollback) - 1)
-        confirmed, synchronous = self.limbo.settled(valid)
-        for waiting in confirmed:
-            self._answer(waiting.request, Outcome.SETTLED, offset=waiting.first)
-        void, _ = self.limbo.settled(reached)
-        for waiting in void:
-            self._answer(waiting.request, Outcome.ROLLED_BACK, offset=waiting.first)
+        answered, synchronous = self.limbo.settled(reached)
+        for waiting in answered:
+            void = replica.log.is_void(waiting.first)
+            self._answer(
+                waiting.request, Outcome.ROLLED_BACK if void else Outcome.SETTLED, offset=waiting.first
+            )
         if rollback is not None and rollback.offset <= reached:
             self._rolled_back()
-        if synchronous:
-            self._append(Confirm(replica.log.position(valid)))
+        valid = [end for end in synchronous if not replica.log.is_void(end)]
+        if valid:  # What is not synchronous needs no CONFIRM (TT-39).
+            self._append(Confirm(replica.log.position(valid[-1])))
         if began:
             replica.took_over()
         if self._demoting:
@@ -198,8 +198,3 @@ class Leader(leader.Leader):
         super().woke()
         if self.deadline is None:
             self._alone_since = None  # At rest everybody is current: whoever asks for something wakes us.
-
-
-def _first_void(rollback: Header) -> int:
-    assert isinstance(rollback.control, Rollback)
-    return rollback.control.first

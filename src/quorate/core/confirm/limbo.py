@@ -25,25 +25,33 @@ class Waiting(msgspec.Struct, gc=False):
 
 
 class Limbo:
-    __slots__ = ("_synchronous", "_waiting")
+    __slots__ = ("_synchronous", "_unsettled", "_waiting")
 
     def __init__(self, unsettled: Iterable[Header]) -> None:
         """`unsettled`: what former leaders left. Nobody here waits for it, but it needs its CONFIRM."""
         self._waiting: deque[Waiting] = deque()
-        self._synchronous = deque(
-            header.last
-            for header in unsettled
-            if header.kind == Kind.RECORDS and header.flags & Flag.SYNCHRONOUS
-        )
-        """The ends of synchronous entries that are not settled."""
+        self._unsettled: deque[int] = deque()
+        """The ends of all entries in it, also of those that were answered when they were flushed."""
+        self._synchronous: deque[int] = deque()
+        """The ends of the synchronous ones among them."""
+        self._enter(header for header in unsettled if header.kind == Kind.RECORDS)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """How many entries are not settled: that is bounded, whoever waits for them or does not."""
+        return len(self._unsettled)
+
+    def _enter(self, headers: Iterable[Header]) -> bool:
+        """Whether a synchronous one is among them."""
+        before = len(self._synchronous)
+        for header in headers:
+            self._unsettled.append(header.last)
+            if header.flags & Flag.SYNCHRONOUS:
+                self._synchronous.append(header.last)
+        return len(self._synchronous) > before
 
     def add(self, request: int, headers: tuple[Header, ...]) -> None:
-        ends = [header.last for header in headers if header.flags & Flag.SYNCHRONOUS]
-        self._synchronous.extend(ends)
-        self._waiting.append(Waiting(headers[0].offset, headers[-1].last, request, bool(ends)))
+        synchronous = self._enter(headers)
+        self._waiting.append(Waiting(headers[0].offset, headers[-1].last, request, synchronous))
 
     def flushed(self, upto: int) -> list[Waiting]:
         """The leader's disk has everything up to there: the asynchronous ones that may be answered."""
@@ -55,18 +63,23 @@ class Limbo:
             answered.append(self._waiting.popleft())
         return answered
 
-    def settled(self, upto: int) -> tuple[list[Waiting], bool]:
-        """Everything up to there is settled: who waited for it, and whether a synchronous one is among it."""
+    def settled(self, upto: int) -> tuple[list[Waiting], list[int]]:
+        """Everything up to there is settled: who waited for it, and the ends of the synchronous ones among it."""
         answered = []
         while self._waiting and self._waiting[0].last <= upto:
             answered.append(self._waiting.popleft())
-        synchronous = bool(self._synchronous) and self._synchronous[0] <= upto
-        while self._synchronous and self._synchronous[0] <= upto:
-            self._synchronous.popleft()
-        return answered, synchronous
+        _take(self._unsettled, upto)
+        return answered, _take(self._synchronous, upto)
 
     def drain(self) -> list[Waiting]:
         """Leadership has ended."""
         waiting = list(self._waiting)
         self._waiting.clear()
         return waiting
+
+
+def _take(ends: deque[int], upto: int) -> list[int]:
+    taken = []
+    while ends and ends[0] <= upto:
+        taken.append(ends.popleft())
+    return taken

@@ -18,9 +18,10 @@ from quorate.core.confirm.follower import Follower
 from quorate.core.confirm.leader import Leader
 from quorate.core.confirm.voting import Row, Says, Voting
 from quorate.core.effects import Outcome
-from quorate.core.entry import Confirm, EntryId, Kind, Member, Membership
+from quorate.core.entry import Confirm, EntryId, Kind, Member, Membership, Rollback
 from quorate.core.keeping import COMMON_HANDLERS
 from quorate.core.raft import replica as raft
+from quorate.core.raft.messages import AppendEntries
 from quorate.core.raft.prospect import Prospect
 
 TOO_NEW = "not every node of this cluster knows of that yet: upgrade all of them first"
@@ -162,6 +163,8 @@ class Replica(raft.Replica):
 
     def _received(self, event: events.Received) -> None:
         message = event.message
+        if type(message) is AppendEntries and self._is_taken_back(message):
+            return None
         if type(message) is not Says:
             return super()._received(event)
         sender, row = event.sender, message.row
@@ -182,6 +185,27 @@ class Replica(raft.Replica):
         else:
             self.role.receive(sender, message)
         return None
+
+    def _is_taken_back(self, message: AppendEntries) -> bool:
+        """A forced ROLLBACK can reach what is settled here, where nobody who voted knew of it: a person's act, and
+        so is what becomes of this replica. It must not go on as if nothing had been said (D8)."""
+        if message.epoch < self.epoch:
+            return False
+        for header in message.headers:
+            control = header.control
+            if type(control) is Rollback and control.first <= self.commit and not self.log.holds(header.id):
+                self._detach(
+                    f"a forced rollback takes back offset {control.first}, settled here: wipe this replica"
+                )
+                return True
+        return False
+
+    def _detach(self, why: str) -> None:
+        if not self.detached:
+            self.detached = True
+            self.emit(effects.Report(why, member=self.me))
+        if self.role.needs_whole_log:
+            self.stand_down()
 
     def _was_deserted(self, node: int) -> None:
         """The leader was demoted: whoever is at rest would wait for it for ever."""
@@ -209,7 +233,7 @@ class Replica(raft.Replica):
         if aye:
             self._say()
             return
-        cannot = self.faulty or self.loose  # It is no better leader: its NAY ends nothing.
+        cannot = self.faulty or not self.counts  # It is no better leader: its NAY ends nothing.
         row = Row(self.epoch, sender.node)
         self.send_when_saved(sender.node, Says(self.epoch, row, self.log.head, faulty=cannot))
 
@@ -218,13 +242,9 @@ class Replica(raft.Replica):
             super()._gone_request(sender, message)
 
     def _apply_failed(self, event: events.ApplyFailed) -> None:
-        self.detached = True
-        why = (
+        self._detach(
             f"offset {event.offset} could not be applied here: {event.reason}; look at it, then join it again"
         )
-        self.emit(effects.Report(why, member=self.me))
-        if self.role.needs_whole_log:
-            self.stand_down()
 
     # --- orders for whoever is asked ---
 

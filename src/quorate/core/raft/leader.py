@@ -194,6 +194,7 @@ class Leader(Leading, Role):
         log = self.replica.log
         cursor.commit = message.commit
         cursor.priority = message.priority
+        cursor.loose = message.loose
         if self.deadline is None and not message.quiet:
             self.wake()  # Something old has woken it after we fell silent: let it rest again.
         cursor.quiet = message.quiet and message.matched == log.head.offset
@@ -343,7 +344,11 @@ class Leader(Leading, Role):
         long_ago = replica.now - replica.config.tuning.election_timeout_s
         if self._awake_since > long_ago:
             return True
-        heard = {cursor.member for cursor in self.cursors.values() if cursor.last_heard >= long_ago}
+        heard = {
+            cursor.member
+            for cursor in self.cursors.values()
+            if cursor.last_heard >= long_ago and not cursor.loose
+        }
         heard.add(replica.me)
         return replica.has_quorum(heard)
 
