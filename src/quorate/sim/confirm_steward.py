@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from quorate.core import commands
 from quorate.core.confirm.config import CUTTING_LOOSE
 from quorate.core.confirm.replica import TOO_NEW
-from quorate.core.effects import Outcome, Reply
+from quorate.core.effects import Reply
 from quorate.core.entry import Member, Membership, Quorums
 from quorate.core.invariant import Violated
 from quorate.sim.chance import stream

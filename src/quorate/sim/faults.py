@@ -388,22 +388,22 @@ ACTS = (
 
 
 def acts(rng: Random, place: Place) -> list[Fault]:
-    """At whoever leads, mostly; often when it has just been cut off, and again when it is back."""
+    """At whoever leads, mostly; and rollbacks when it has just been cut off, for as long as it still leads or longer:
+    then there is something to take back."""
     faults: list[Fault] = []
     for at in moments(rng, place, rng.randint(3, 10)):
-        chance = rng.getrandbits(32)
-        if rng.random() < 0.4:
-            seconds = length(rng, place, least=0.3, most=8.0)
-            way = rng.choice(("isolate", "strand", "mute", "deaf"))
-            faults.append(Fault(at, way, nodes=(LEADER,), seconds=seconds, chance=chance))
         for turn in range(rng.choice((1, 1, 2, 3))):
             later = turn * length(rng, place, least=0.05, most=3.0)
-            astray = rng.random() < 0.15
-            node = rng.choice(place.nodes) if astray else LEADER
-            chance = chance if not turn else rng.getrandbits(32)
-            faults.append(
-                Fault(at + later + place.pace * 0.05, f"act-{rng.choice(ACTS)}", nodes=(node,), chance=chance)
-            )
+            node = rng.choice(place.nodes) if rng.random() < 0.15 else LEADER
+            kind = f"act-{rng.choice(ACTS)}"
+            faults.append(Fault(at + later, kind, nodes=(node,), chance=rng.getrandbits(32)))
+    for at in moments(rng, place, rng.randint(1, 6)):
+        seconds = length(rng, place, least=0.1, most=4.0)
+        way = rng.choice(("isolate", "strand", "mute", "deaf"))
+        chance = rng.getrandbits(32)  # The same for both: they hit the same leader.
+        faults.append(Fault(at, way, nodes=(LEADER,), seconds=seconds, chance=chance))
+        when = at + seconds * rng.choice((0.5, 0.9))
+        faults.append(Fault(when, "act-roll-back", nodes=(LEADER,), chance=chance))
     return faults
 
 

@@ -61,6 +61,8 @@ class Setup(msgspec.Struct, frozen=True):
     """Operator processes: they are no nodes, and share the network with them."""
     metadata: int = -1
     """The partition that is the metadata group's, replicated by raft; -1: there is none."""
+    tables: tuple[int, ...] = ()
+    """The partitions that are table groups."""
     quorums: tuple[Quorums | None, ...] = ()
     """Of each partition, at birth (`confirm`); empty: majorities."""
 
@@ -76,6 +78,11 @@ class Setup(msgspec.Struct, frozen=True):
 
     def protocol_of(self, partition: int) -> str:
         return "raft" if partition == self.metadata else self.protocol
+
+    def purpose_of(self, partition: int) -> str:
+        if partition == self.metadata:
+            return "metadata"
+        return "tables" if partition in self.tables else "topic"
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -279,7 +286,7 @@ class World:
             Member(node.number, node.incarnation),
             tuple(Member(voter, 1) for voter in self.setup.voters[index]),
             tuple(Member(learner, 1) for learner in self.setup.learners[index]),
-            purpose="metadata" if index == self.setup.metadata else "topic",
+            purpose=self.setup.purpose_of(index),
             quorums=(self.setup.quorums[index] if self.setup.quorums else None) or msgspec.UNSET,
         )
 
@@ -556,6 +563,12 @@ class World:
         node.host.fetch(node.clock.local(self.now), self.partitions[partition], offset, bytes_max, answered)
         self._turned(node)
         return True
+
+    def machine(self, number: int, partition: int) -> Any:
+        """What a node has built from a log; None if nobody there answers."""
+        hosted = self.hosted(number, partition)
+        awake = self.nodes[number].paused_until <= self.now
+        return hosted.machine if hosted is not None and awake else None
 
     def applied(self, number: int, partition: int) -> int:
         """Up to where a node can show what is settled, at this moment; -1 if it shows nothing."""

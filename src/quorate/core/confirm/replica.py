@@ -294,8 +294,7 @@ class Replica(raft.Replica):
             why = "a leader is demoted instead" if self.role.name == "leader" else "its log has damage"
             self.emit(effects.Reply(command.request, Outcome.REFUSED, leader=self.leader, why=why))
             return
-        if self.role.name != self.resting:
-            self.stand_down()
+        self.stand_down()  # Also a follower: what it has acknowledged is gone.
         self.loose = True
         if self.log.head.offset > self.commit:
             to = self.log.position(self.commit)
@@ -303,7 +302,6 @@ class Replica(raft.Replica):
             self.cut(to)
             if self.verified.offset > to.offset:
                 self.verified = to
-        self.leader = 0
         self.take_snapshot()
         self.save_state()
         self._done_when_saved.append(command.request)
