@@ -185,7 +185,7 @@ def plan_seed(
     if learners is not None and not 0 <= learners <= NODES_MAX:
         raise ValueError(f"a world has 0 to {NODES_MAX} learners, not {learners}")
     if learners is not None and protocol not in WITH_LEARNERS:
-        raise ValueError(f"{protocol} has no learners; only {' and '.join(WITH_LEARNERS)} has")
+        raise ValueError(f"{protocol} has no learners; only {' and '.join(WITH_LEARNERS)} have")
     profiles = parse_profiles(faults) if isinstance(faults, str) else faults
     check_overrides(protocol, overrides or {}, seed=seed)
     return Plan(seed, protocol, profiles, nodes, learners, overrides or {}, only, until)

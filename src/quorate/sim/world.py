@@ -558,7 +558,9 @@ class World:
         base = hosted.replica.log.base.offset
 
         def answered(frames: list[Frame], commit: int) -> None:
-            done(frames, commit, base)
+            # What a snapshot took the place of meanwhile may be left out: nobody knows any more if it was void.
+            removed = min(hosted.replica.log.base.offset, frames[0].header.offset - 1) if frames else base
+            done(frames, commit, max(base, removed))
 
         node.host.fetch(node.clock.local(self.now), self.partitions[partition], offset, bytes_max, answered)
         self._turned(node)
