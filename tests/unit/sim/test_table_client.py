@@ -43,12 +43,10 @@ class Counter(Office):
         super().__init__()
         self.setup = Setup(1, Tunables(), ((1, 2, 3),), ((),), protocol="confirm", tables=(0,))
         self.copy = Hosted()
+        self.nodes = dict.fromkeys((1, 2, 3), SimpleNamespace(paused_until=0.0))
 
     def hosted(self, node: int, partition: int) -> Any:
         return self.copy
-
-    def machine(self, node: int, partition: int) -> Any:
-        return self.copy.machine
 
 
 @pytest.fixture
