@@ -1,8 +1,8 @@
 """What tables cost: single-row replaces with undo kept, taking transactions back, and writing during a snapshot.
 
 The machine alone, on one core, with everything that a host would hand it: entries as they lie in the log, appended
-and later settled. No protocol, no disk, no network. Seconds are of the processor, so that others who use it meanwhile
-do not count; how long writers had to wait by the clock on the wall is shown as well.
+and later settled. No protocol, no disk, no network. Seconds are of the processor, so that others who use it
+meanwhile do not count; how long writers had to wait by the clock on the wall is shown as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ACCOUNTS = Table(
     ("id",),
 )
 ROWS = 100_000
-TRANSACTIONS = 100_000
+TRANSACTIONS = 102_400
 UNSETTLED = 256
 """Entries that wait for a quorum, when single rows are replaced."""
 UNDONE = 2000
@@ -80,16 +80,14 @@ def filled(log: Log, rows: int) -> Tables:
     return tables
 
 
-def replaces(tables: Tables, entries: list[Entry], *, unsettled: int) -> float:
-    """Seconds to append and settle these, while so many are between the one and the other."""
+def replaces(tables: Tables, entries: list[Entry]) -> float:
+    """Seconds to append all of these, and then to settle them."""
     append, settle = tables.append, tables.settle
     began = thread_time()
-    for at in range(0, len(entries), unsettled):
-        some = entries[at : at + unsettled]
-        for header, payload in some:
-            append(header, payload)
-        for header, payload in some:
-            settle(header, 0, payload)
+    for header, payload in entries:
+        append(header, payload)
+    for header, payload in entries:
+        settle(header, 0, payload)
     return thread_time() - began
 
 
@@ -123,7 +121,7 @@ def snapshot(tables: Tables, log: Log, rows: int) -> list[Stop]:
         stops.append(Stop(thread_time() - busy, perf_counter() - wall))
         if piece is None:
             return stops
-        replaces(tables, log.replaces(WRITES_PER_PIECE, rows), unsettled=WRITES_PER_PIECE)
+        replaces(tables, log.replaces(WRITES_PER_PIECE, rows))
         busy, wall = thread_time(), perf_counter()
 
 
@@ -169,12 +167,14 @@ def run(say: Say = lambda _: None, *, quick: bool = False) -> Report:
 
 
 def _rates(say: Say, rows: int, transactions: int, repetitions: int) -> list[float]:
+    log = Log()
+    tables = filled(log, rows)
+
     def rate(number: int) -> float:
         say(f"single-row replaces, {number + 1} of {repetitions}")
-        log = Log()
-        tables = filled(log, rows)
-        entries = log.replaces(transactions, rows)
-        return transactions / replaces(tables, entries, unsettled=UNSETTLED)
+        return transactions / sum(
+            replaces(tables, log.replaces(UNSETTLED, rows)) for _ in range(transactions // UNSETTLED)
+        )
 
     return [rate(number) for number in range(repetitions)]
 
