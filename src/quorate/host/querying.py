@@ -40,7 +40,8 @@ def query(
 ) -> None:
     """Let `ask` look at a machine at the right time; it changes nothing, and may raise BadRead.
 
-    A committed look waits until `offset` is settled and applied here. The reply is SETTLED, with the offset up to which entries are seen, or says why nothing was found out.
+    A committed look waits until `offset` is settled and applied here. The reply is SETTLED, with the offset up to
+    which entries are seen, or says why nothing was found out.
     """
     hosted = host.hosted[partition]
 

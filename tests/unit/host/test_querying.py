@@ -14,14 +14,14 @@ from quorate.core.entry import Member
 from quorate.host import Host, HostSettings, Parcel, ReplicaRecord
 from quorate.host.querying import Consistency, query
 from quorate.machine.table import Tables
-from quorate.machine.table_types import Column, CreateTable, Level, Replace, Table, Transaction
+from quorate.machine.table_types import Column, CreateTable, Level, Replace, Table, Transaction, Type
 from quorate.machine.table_wire import encode
 from quorate.sim.disk import SimDisk
 from quorate.storage.settings import TINY
 from tests.unit.host.test_host import PARTITIONS, VOTERS, Trio
 
 PARTITION = PARTITIONS[0]
-KV = Table("kv", (Column("k", "int"), Column("v", "str")), ("k",))
+KV = Table("kv", (Column("k", Type.INT), Column("v", Type.STR)), ("k",))
 
 
 class Group(Trio):
