@@ -65,6 +65,10 @@ class Ordering:
         assert not self._held or self._held[-1][0] <= io
         self._held.append((io, effect))
 
+    def forget_held(self) -> None:
+        """What waits to be said is not true any more."""
+        self._held.clear()
+
     def complete(self, io: int) -> list[Any]:
         """Everything up to `io` is flushed: what may be said now?"""
         assert self.persisted <= io <= self.issued

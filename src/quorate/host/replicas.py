@@ -17,6 +17,7 @@ from quorate.host.producing import Answer, Desk, Leading
 from quorate.machine import Machine, Undoable
 from quorate.machine.metadata import Metadata
 from quorate.machine.producers import Numbered, Producers
+from quorate.machine.table import Tables
 from quorate.machine.tally import Tally
 from quorate.storage.store import RecoveredLog
 
@@ -26,7 +27,7 @@ PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated, "isr": is
 UNDOING = "confirm"
 """The protocol in which machines change on append, where they can, and records may turn out to be void."""
 
-MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata}
+MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata, "tables": Tables}
 """What a log is for decides what is built from it."""
 
 

@@ -6,10 +6,10 @@ sizes; at the leader, and where that makes no sense. A forced rollback can take 
 left to scenarios.
 
 Whatever it orders, it stays fair. What is settled is on as many copies as a commit quorum has: so unlucky ones, who
-are the only ones to be cut loose, are fewer than that, and whoever else there is can commit and promote without them.
+are the only ones to be cut loose, are fewer than that, and the others can commit and promote without them.
 
-The *person* looks now and then: lets loose replicas be joined again, and where nothing is automatic promotes somebody
-if nobody leads (TT-12). After everything has healed it makes good all that was ordered.
+The *person* looks now and then: lets loose replicas be joined again, and where nothing is automatic promotes
+somebody if nobody leads (TT-12). After everything has healed it makes good all that was ordered.
 
 - order-answer: an order is said to be done, and is not.
 """
@@ -154,8 +154,7 @@ class ConfirmSteward(Steward):
             self.toll.changes_settled += 1
             self._check_change(partition, wanted, reply)
 
-        size = f" by {quorums.commit} and {quorums.promote}" if quorums is not None else ""
-        answer = self._expect(node, f"p{partition} change to {wanted}{size}", done)
+        answer = self._expect(node, f"p{partition} change to {wanted}", done)
         taken = self.world.change(
             node, partition, answer, ensemble=ensemble, learners=learners, quorums=quorums
         )

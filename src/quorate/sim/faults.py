@@ -388,8 +388,8 @@ ACTS = (
 
 
 def acts(rng: Random, place: Place) -> list[Fault]:
-    """At whoever leads, mostly; and rollbacks when it has just been cut off, for as long as it still leads or longer:
-    then there is something to take back."""
+    """At whoever leads, mostly; and rollbacks when it has just been cut off, for a shorter time than it leads on or
+    a longer one: then there is something to take back."""
     faults: list[Fault] = []
     for at in moments(rng, place, rng.randint(3, 10)):
         for turn in range(rng.choice((1, 1, 2, 3))):

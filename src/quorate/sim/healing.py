@@ -82,6 +82,7 @@ class Healing:
         self._wait("copies do not become equal", self._unequal)
         self._wait("idle groups do not fall silent", self._noisy)
         self._digests()
+        self._tables()
         self._read_everything()
 
     def _wait(self, what: str, missing: Callable[[], list[str]], promise: str = LIVENESS) -> None:
@@ -180,6 +181,14 @@ class Healing:
             if machines.setdefault(partition, machine) != machine:
                 raise Violated("machine-digest", f"p{partition} n{number} has another machine than others")
 
+    def _tables(self) -> None:
+        """Every copy of a table group is what the settled log makes of it, whichever way it came about."""
+        copies = self._copies()
+        for group in self.workload.tables.values():
+            group.finish(
+                [(number, hosted) for partition, number, hosted in copies if partition == group.partition]
+            )
+
     def _read_everything(self) -> None:
         """Every settled entry, from every copy, all of them side by side."""
         reading: dict[tuple[int, int], str] = {}
@@ -229,7 +238,7 @@ class Probe:
         self._tries += 1
         self.workload.proposals_count += 1
         number = self.workload.proposals_count
-        payload = encode_records([(None, b"fresh %d" % number)], timestamp=number, **self._numbers(number))
+        payload = self._payload(number)
         proposal = self.oracle.proposed(number, self.partition, [payload], [1])
         setup = self.world.setup
         voters = (setup.holders if setup.outsiders else setup.voters)[self.partition]
@@ -245,6 +254,12 @@ class Probe:
 
         self.world.propose(voters[self._tries % len(voters)], self.partition, [payload], answer)
         self.world.after(self.pause * 1.5, self.propose, None)
+
+    def _payload(self, number: int) -> bytes:
+        group = self.workload.tables.get(self.partition)
+        if group is not None:
+            return group.fresh(number)
+        return encode_records([(None, b"fresh %d" % number)], timestamp=number, **self._numbers(number))
 
     def _numbers(self, number: int) -> dict[str, int]:
         """Where clients have producer ids, some of the fresh proposals are the first of a new producer."""

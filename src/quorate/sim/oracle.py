@@ -136,7 +136,7 @@ class Oracle:
         self.settled_end: Callable[[int], int] = lambda partition: 1 << 62
         """Up to where anybody has settled a partition."""
         self.is_void: Callable[[int, int], bool] = lambda partition, offset: False
-        """Whether an entry of the settled log was rolled back: nobody reads that, and what is read goes on behind."""
+        """Whether what is settled there was rolled back: nobody reads that, and a read goes on behind it."""
         self.leases_hold = True
         """Clocks keep within the bounds that leases rely on."""
         self._stamps: list[list[tuple[int, int, int]]] = [[] for _ in range(partitions_count)]

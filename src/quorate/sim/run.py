@@ -31,12 +31,14 @@ from quorate.sim.operators import FIRST, Operators
 from quorate.sim.oracle import Oracle
 from quorate.sim.overseen import OVERSEEN
 from quorate.sim.rooms import Rooms
+from quorate.sim.setup import Setup
 from quorate.sim.store import MemoryStore, Store
+from quorate.sim.table_group import TableGroup, listen
 from quorate.sim.trace import Trace
 from quorate.sim.tunables import Tunables, check_overrides, draw
 from quorate.sim.watcher import Watcher
 from quorate.sim.workload import Workload
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 
 STEPS_MAX = 60_000
 """The safety phase ends after so many steps of replicas, if its time is not over before."""
@@ -49,6 +51,10 @@ ROOMS: dict[str, Callable[[], Any]] = {
 }
 WITH_LEARNERS = ("raft", "confirm")
 """Elsewhere, whoever is not in an ensemble is told nothing."""
+
+
+WITH_TABLES = ("confirm",)
+"""Elsewhere there are tables where somebody wants to see some."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -177,7 +183,7 @@ def plan_seed(
     if learners is not None and not 0 <= learners <= NODES_MAX:
         raise ValueError(f"a world has 0 to {NODES_MAX} learners, not {learners}")
     if learners is not None and protocol not in WITH_LEARNERS:
-        raise ValueError(f"{protocol} has no learners; only {' and '.join(WITH_LEARNERS)} has")
+        raise ValueError(f"{protocol} has no learners; only {' and '.join(WITH_LEARNERS)} have")
     profiles = parse_profiles(faults) if isinstance(faults, str) else faults
     check_overrides(protocol, overrides or {}, seed=seed)
     return Plan(seed, protocol, profiles, nodes, learners, overrides or {}, only, until)
@@ -217,9 +223,12 @@ class Run:
         if isinstance(room, ConfirmInvariants):
             self.oracle.is_void = room.is_void
         holders = tuple(setup.holders[number] for number in setup.shards)
-        self.workload = Workload(plan.seed, self.world, self.oracle, self.tunables.manners, holders)
+        tables = {number: TableGroup(self.world, self.invariants, number) for number in setup.tables}
+        self.workload = Workload(plan.seed, self.world, self.oracle, self.tunables.manners, holders, tables)
         self.faults = plan_faults(plan, setup, self.tunables)
         self.operators = self._operators(room) if setup.operators else None
+        if tables:
+            self.invariants.on_settled = listen(tables, self.invariants.on_settled)
         self.chaos = Chaos(self.world, self.faults, self.invariants, self.operators)
 
     def _operators(self, room: CoordinatedInvariants | IsrInvariants) -> Operators:
@@ -334,6 +343,7 @@ def place_partitions(plan: Plan, tunables: Tunables) -> Setup:
         tuple(learners for _ in voters),
         protocol=plan.protocol,
         operators=place_operators(plan, tunables),
+        tables=place_tables(plan, tunables),
     )
     if takes_part(plan.seed, "membership", plan.faults):
         setup = with_outsiders(plan, setup)
@@ -357,6 +367,16 @@ def place_operators(plan: Plan, tunables: Tunables) -> tuple[int, ...]:
     several = takes_part(plan.seed, "operator", plan.faults) or "operators_count" in plan.overrides
     count = tunables.oversight.operators_count if several else 1
     return tuple(range(FIRST, FIRST + count))
+
+
+def place_tables(plan: Plan, tunables: Tunables) -> tuple[int, ...]:
+    """Which partitions are table groups."""
+    if plan.protocol not in WITH_TABLES and "tables_share" not in plan.overrides:
+        return ()
+    rng = stream(plan.seed, "tables")
+    return tuple(
+        number for number in range(tunables.partitions_count) if rng.random() < tunables.tables_share
+    )
 
 
 def with_metadata(setup: Setup) -> Setup:

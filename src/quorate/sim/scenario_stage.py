@@ -26,10 +26,11 @@ from quorate.sim.scenario_operators import Overseeing
 from quorate.sim.scenario_room import host_settings, message_name, oversight_settings
 from quorate.sim.scenario_script import Cast
 from quorate.sim.scenario_tell import Narrator, Teller
+from quorate.sim.setup import Setup
 from quorate.sim.sim_node import NEVER, SimNode
 from quorate.sim.trace import Trace, tell
 from quorate.sim.tunables import Tunables
-from quorate.sim.world import Letter, Setup, World
+from quorate.sim.world import Letter, World
 from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_MAGIC, DamagedFrame, parse
 
 STEP_SECONDS = 0.001

@@ -45,6 +45,8 @@ class Tunables(msgspec.Struct, frozen=True):
     seconds: float = 4.0
     """How long the safety phase lasts."""
     partitions_count: int = 1
+    tables_share: float = 0.0
+    """Of the partitions: those that are table groups. Outside of `confirm` none are, unless this is set."""
     clocks_wild: bool = False
     """Clocks run at any rate and jump: nobody promises anything about leases then."""
     weather: Weather = Weather()
@@ -84,6 +86,7 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
             seconds=pace * rng.choice((20.0, 40.0, 80.0)),
             partitions_count=rng.choice((1, 1, 2, 3, 4)),
             clocks_wild=stream(seed, "clocks").random() < 0.25,
+            tables_share=stream(seed, "tables share").choice((0.0, 0.5, 0.5, 1.0)),
         ),
     }
     for name, value in (overrides or {}).items():
@@ -133,6 +136,7 @@ MOST: dict[str, int] = {
     "partitions_count": 64,
     "operators_count": 9,
     "min_isr_share": 1,
+    "tables_share": 1,
     "feature_level": 2,
     **dict.fromkeys(("clients_count", "readers_count"), 1_000),
 }

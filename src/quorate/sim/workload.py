@@ -4,13 +4,15 @@ A client learns from every answer: where the leader is, that a node is busy or f
 became of its proposal (then the value is never proposed again: rule 9). Whatever a node answers goes to the
 oracle at that moment, even if the client has stopped waiting: a promise is a promise.
 
-Some clients have producer ids. They need not know what became of a batch to propose it again: pipeline.py.
+Some clients have producer ids. They need not know what became of a batch to propose it again: pipeline.py. Where a
+partition is a table group, they make transactions instead: table_client.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -22,6 +24,8 @@ from quorate.sim.chance import stream
 from quorate.sim.oracle import Fate, Oracle, Proposal
 from quorate.sim.pipeline import Pipeline
 from quorate.sim.reading import Reader
+from quorate.sim.table_client import Teller
+from quorate.sim.table_group import TableGroup
 from quorate.storage.frame import Frame
 
 ATTEMPTS_MAX = 12
@@ -106,12 +110,14 @@ class Workload:
         oracle: Oracle,
         manners: Manners,
         holders: tuple[tuple[int, ...], ...],
+        tables: Mapping[int, TableGroup] = MappingProxyType({}),
     ) -> None:
-        """`holders`: the nodes of each partition."""
+        """`holders`: the nodes of each partition; `tables`: those partitions that are table groups."""
         self.world = world
         self.oracle = oracle
         self.manners = manners
         self.holders = holders
+        self.tables = tables
         self.open = True
         self.waiting: dict[int, tuple[int, int, str]] = {}
         """Requests that a node has and has not answered: (node, its life, what)."""
@@ -137,9 +143,15 @@ class Workload:
     def insist(self, pause_s: float) -> Callable[[], list[str]]:
         """Producers go on with what they have not been told to be settled. Returns what is left of it."""
         pipelines = [pipeline for client in self.clients for pipeline in client.pipelines]
+        tellers = [teller for client in self.clients for teller in client.tellers.values()]
         for pipeline in pipelines:
             pipeline.insist(pause_s)
-        return lambda: [str(pipeline) for pipeline in pipelines if pipeline.under_way]
+        for teller in tellers:
+            teller.insist(pause_s)
+        return lambda: [
+            *(str(pipeline) for pipeline in pipelines if pipeline.under_way),
+            *(str(teller) for teller in tellers if teller.doubtful),
+        ]
 
     def unanswered(self) -> list[str]:
         """Requests that a node which still lives has never answered."""
@@ -167,6 +179,7 @@ class Client:
         partitions = range(len(workload.holders)) if share and rng.random() < share else ()
         self.pipelines = [Pipeline(self, number, partition) for partition in partitions]
         """One per partition, if this client has producer ids."""
+        self.tellers = {partition: Teller(self, group) for partition, group in workload.tables.items()}
 
     def rest(self) -> None:
         pause = self.rng.expovariate(1.0 / self.manners.pause_s)
@@ -178,6 +191,9 @@ class Client:
         partition = self.rng.randrange(len(self.workload.holders))
         if self.rng.random() < self.manners.reads_share:
             self._read(partition)
+        elif partition in self.tellers:
+            self.tellers[partition].act()
+            self.rest()
         elif self.pipelines:
             self.pipelines[partition].propose()
             self.rest()

@@ -8,10 +8,10 @@ Votes are rows of `_voting` here, and quorums have the sizes that the membership
 | confirm-unsettled | a CONFIRM names what is settled and valid, and was not named before | TT-5, TT-6 |
 | first-not-promote | the first entry of a leader's epoch is its PROMOTE | D6 |
 | writable-early | a leader takes no records before its PROMOTE is settled | TT-17, TT-20 |
-| writable-closed | nor while a ROLLBACK is open, or when it was set read-only or is being demoted | TT-10, TT-21, TT-24 |
+| writable-closed | nor while a ROLLBACK is open, when it was set read-only, or is being demoted | TT-10, TT-21 |
 | rollback-settled | a ROLLBACK takes back nothing that is settled | TT-10, D8 |
 | rollback-early | nobody hears of a rollback before its ROLLBACK is settled | D8 |
-| async-overtakes | an early answer is of an asynchronous one, flushed here, behind no unsettled synchronous one | TT-37 |
+| async-overtakes | answered early is what is flushed here, behind no unsettled synchronous one | TT-34, TT-37 |
 | loose-counts | who was cut loose neither votes nor counts until it is joined again | D9 |
 """
 
@@ -143,7 +143,7 @@ class ConfirmInvariants(RaftInvariants):
     # --- what is flushed where ---
 
     def _append_response(self, world: Any, shadow: Any, replica: Any, effect: Send) -> None:
-        if replica.loose and not effect.message.loose and replica.epoch == effect.message.epoch:
+        if replica.loose and effect.message.accepted and not effect.message.loose:
             raise Violated("loose-counts", f"{shadow.name} is loose, and answers: {effect.message}")
         super()._append_response(world, shadow, replica, effect)
 
@@ -264,9 +264,9 @@ class ConfirmInvariants(RaftInvariants):
         elif reply.outcome is Outcome.FLUSHED:
             self._flushed(shadow, replica, term, reply.offset)
         elif type(order) is commands.RollBack and reply.outcome is Outcome.SETTLED:
-            if term is None or term.rollback > world.settled[shadow.partition].commit:
-                at = "none" if term is None else term.rollback
-                raise Violated("rollback-early", f"{shadow.name} says that its ROLLBACK is done: {at}")
+            at = term.rollback if term is not None else 1 << 62
+            if at > world.settled[shadow.partition].commit:
+                raise Violated("rollback-early", f"{shadow.name} says that its ROLLBACK at {at} is done")
 
     def _flushed(self, shadow: Any, replica: Any, term: Term | None, offset: int) -> None:
         said = f"{shadow.name} answered {offset} early"
@@ -304,7 +304,7 @@ class ConfirmInvariants(RaftInvariants):
         return offset in self._void.get(partition, ())
 
     def _compare(self, world: Any, shadow: Any, replica: Any) -> None:
-        """What a replica has settled is void to it where it is to everybody. What it cannot read, it cannot know."""
+        """What a replica has settled is void to it as it is to everybody. What it cannot read, it cannot know."""
         log = replica.log
         place = (shadow.partition, shadow.node)
         looked = max(self._looked.get(place, -1), log.base.offset)

@@ -135,7 +135,7 @@ class Leader(leader.Leader):
             return
         self._rolling_back.append(request)
         if not self.rolls_back:
-            self._append_rollback(above=self.replica.commit, forced=False)
+            self._append_rollback(above=self.limbo.begun(self.replica.commit), forced=False)
         if not self.rolls_back:
             self._rolled_back()  # Nothing was there to be taken back.
 

@@ -71,6 +71,12 @@ class Limbo:
         _take(self._unsettled, upto)
         return answered, _take(self._synchronous, upto)
 
+    def begun(self, settled: int) -> int:
+        """Up to where the proposal goes that is settled in part: it is one to whoever waits for it, and cannot be
+        taken back any more."""
+        oldest = self._waiting[0] if self._waiting else None
+        return oldest.last if oldest is not None and oldest.first <= settled else settled
+
     def drain(self) -> list[Waiting]:
         """Leadership has ended."""
         waiting = list(self._waiting)

@@ -321,6 +321,7 @@ class Replica(raft.Replica):
             return
         self.stand_down()  # Also a follower: what it has acknowledged is gone.
         self.loose = True
+        self.ordering.forget_held()  # Neither a vote nor an acknowledgement leaves it from now on (D9).
         if self.log.head.offset > self.commit:
             to = self.log.position(self.commit)
             self.owe(self.log.head)  # It votes, should it ever again, as if it still had it.

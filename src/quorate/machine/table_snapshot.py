@@ -1,0 +1,144 @@
+"""The settled state of a group of tables as bytes, in pieces, and back.
+
+A snapshot is of the moment in which it was asked for. Its pieces are made one at a time, and the tables go on
+changing in between: whatever settles meanwhile leaves the row as it was to the snapshot (`Box.frozen`). Nothing
+unsettled is ever in it, so a ROLLBACK is none of its business (TT-29, TT-30).
+
+Format: msgpack objects, each behind its length in four bytes. First a `Begin`, then chunks of rows, table by table
+in the order of their names and keys; chunks of results; at last an `End`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from quorate.machine.table_memory import Remembered
+from quorate.machine.table_rows import Frozen, Rows
+from quorate.machine.table_types import Row, Table
+
+FORMAT = 1
+LENGTH_BYTES = 4
+PIECE_BYTES = 256 << 10
+"""About so many, where rows are of one size."""
+PIECE_ROWS_MIN = 16
+"""Until it is known how large they are."""
+PIECE_ROWS_MAX = 1000
+"""A few milliseconds of work, at most."""
+PIECE_RESULTS_MAX = 5000
+
+Known = tuple[bytes, int, str | None]
+"""Of a transaction: id, offset, and why it was refused, if it was."""
+
+
+class Begin(msgspec.Struct, frozen=True, tag=0, array_like=True):
+    format: int
+    settled: int
+    tables: tuple[Table, ...]
+
+
+class RowsChunk(msgspec.Struct, frozen=True, tag=1, array_like=True):
+    table: int
+    """Which one of `Begin.tables`."""
+    rows: list[Row]
+
+
+class ResultsChunk(msgspec.Struct, frozen=True, tag=2, array_like=True):
+    results: list[Known]
+
+
+class End(msgspec.Struct, frozen=True, tag=3, array_like=True):
+    rows: int
+    results: int
+
+
+class DamagedSnapshot(Exception):
+    """These bytes are no whole snapshot of tables."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Begin | RowsChunk | ResultsChunk | End).decode
+
+
+def pieces(settled: int, tables: list[Rows], results: list[Remembered]) -> Generator[bytes, None, None]:
+    """`tables`: the settled ones in the order of their names. The first piece must be taken at once."""
+    open_tables = [(table, table.freeze()) for table in tables]
+    try:
+        yield _piece(Begin(FORMAT, settled, tuple(table.table for table in tables)))
+        rows_count = 0
+        for number in range(len(tables)):
+            table, frozen = open_tables[0]
+            for piece, count in _row_pieces(number, table, frozen):
+                rows_count += count
+                yield piece
+            del open_tables[0]
+            table.thaw(frozen)
+        for at in range(0, len(results), PIECE_RESULTS_MAX):
+            some = results[at : at + PIECE_RESULTS_MAX]
+            yield _piece(ResultsChunk([(result.id, result.offset, result.why) for result in some]))
+        yield _piece(End(rows_count, len(results)))
+    finally:
+        for table, frozen in open_tables:
+            table.thaw(frozen)
+
+
+def _row_pieces(number: int, table: Rows, frozen: Frozen[Row]) -> Iterator[tuple[bytes, int]]:
+    """Each with the count of its rows: fewer the larger the last ones were."""
+    count = PIECE_ROWS_MIN
+    while True:
+        rows = table.next_frozen(frozen, count)
+        if rows is None:
+            return
+        piece = _piece(RowsChunk(number, rows))
+        yield piece, len(rows)
+        count = min(PIECE_ROWS_MAX, max(1, PIECE_BYTES * len(rows) // len(piece)))
+
+
+def _piece(part: Begin | RowsChunk | ResultsChunk | End) -> bytes:
+    encoded = _encode(part)
+    return len(encoded).to_bytes(LENGTH_BYTES, "big") + encoded
+
+
+class Contents(NamedTuple):
+    settled: int
+    tables: list[Rows]
+    results: list[Known]
+
+
+def read(data: bytes) -> Contents:
+    """What the joined pieces say; raises DamagedSnapshot."""
+    try:
+        parts = list(_parts(data))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedSnapshot(f"a snapshot of tables cannot be read: {error}") from error
+    if not parts or not isinstance(parts[0], Begin) or parts[0].format != FORMAT:
+        raise DamagedSnapshot(f"a snapshot of tables does not begin as one of format {FORMAT} does")
+    begin = parts[0]
+    rows: list[list[Row]] = [[] for _ in begin.tables]
+    results: list[Known] = []
+    for part in parts:
+        if isinstance(part, RowsChunk):
+            rows[part.table] += part.rows
+        elif isinstance(part, ResultsChunk):
+            results += part.results
+    if parts[-1] != End(sum(map(len, rows)), len(results)):
+        raise DamagedSnapshot("a snapshot of tables is not whole")
+    return Contents(begin.settled, list(map(_filled, begin.tables, rows)), results)
+
+
+def _parts(data: bytes) -> Iterator[Begin | RowsChunk | ResultsChunk | End]:
+    view = memoryview(data)
+    at = 0
+    while at < len(view):
+        end = at + LENGTH_BYTES + int.from_bytes(view[at : at + LENGTH_BYTES], "big")
+        yield _decode(view[at + LENGTH_BYTES : end])
+        at = end
+
+
+def _filled(table: Table, rows: list[Row]) -> Rows:
+    filled = Rows(table)
+    key_of = filled.key_of
+    filled.fill({key_of(row.values): row for row in rows})
+    return filled
