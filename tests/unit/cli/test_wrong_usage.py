@@ -41,7 +41,10 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["sim", "raft", "--faults", ","], "--faults names nothing"),
         (["sim", "raft", "--faults", "all,none"], "none and all contradict each other"),
         (["sim", "raft", "--faults", "operator"], "raft has no operators; only coordinated and isr have"),
-        (["sim", "coordinated", "--learners", "1"], "coordinated has no learners; only raft and confirm have"),
+        (
+            ["sim", "coordinated", "--learners", "1"],
+            "coordinated has no learners; only raft and confirm have",
+        ),
         (["sim", "raft", "--seed", "x"], "--seed 'x' is no seed; write one number"),
         (["sim", "raft", "--seed", "9" * 19], "a seed has at most 18 digits"),
         (["sim", "raft", "--only", "first"], "--only 'first'"),
