@@ -18,16 +18,20 @@ SAMPLE = 6
 CHUNK = 3
 PROOF = 100
 PROOF_CHUNK = 10
-GAP_PACES = 12.0
-"""Election time-outs within which something is settled in a world without faults, whatever is restarted."""
+GAP_PACES = 2.0
+"""Election time-outs within which something is settled in a world without faults, whoever is restarted: nobody has
+to find out that a leader is gone."""
 
 CALM: dict[str, Any] = {
     "old_nodes": 1,
     "pace_s": 0.15,
     "election_timeout_s": 0.15,
     "heartbeat_s": 0.03,
-    "seconds": 30.0,
+    "seconds": 8.0,
     "automatic": 1,
+    "partitions_count": 2,
+    "clients_count": 4,
+    "pause_s": 0.03,
 }
 
 
@@ -70,8 +74,8 @@ def test_everybody_is_new_in_the_end() -> None:
 
 def test_what_old_nodes_do_not_know_is_refused_until_all_are_upgraded() -> None:
     too_new = newer = 0
-    for seed in range(8):
-        steward = run(seed, faults="membership", old_nodes=1, seconds=12.0).chaos.steward
+    for seed in range(4):
+        steward = run(seed, faults="membership", old_nodes=1).chaos.steward
         assert isinstance(steward, ConfirmSteward)
         too_new += steward.too_new_count
         newer += steward.newer_count
@@ -79,9 +83,8 @@ def test_what_old_nodes_do_not_know_is_refused_until_all_are_upgraded() -> None:
     assert newer > 0, "afterwards"
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("nodes", [3, 5])
-def test_groups_never_stop_settling_while_they_are_upgraded(nodes: int, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "nodes"), [(0, 3), (1, 3), (2, 5)])
+def test_groups_never_stop_settling_while_they_are_upgraded(seed: int, nodes: int) -> None:
     plan = plan_seed(seed, protocol="confirm", faults="none", nodes=nodes, overrides=CALM)
     made = Run(plan)
     moments: dict[int, list[float]] = {partition: [] for partition in made.world.setup.shards}
@@ -95,12 +98,11 @@ def test_groups_never_stop_settling_while_they_are_upgraded(nodes: int, seed: in
     made.invariants.on_settled = note
     assert not made.verdict().violations
     assert made.upgrade is not None
-    first, last = made.upgrade.done_at[0], made.upgrade.done_at[-1]
+    first, last = made.upgrade.done_at[0], made.upgrade.done_at[-1] + 2 * CALM["pace_s"]
     assert last < CALM["seconds"], "while clients write"
     for partition, times in moments.items():
-        during = [moment for moment in times if first <= moment <= last]
-        gaps = [after - before for before, after in pairwise(during)]
-        assert during
+        during = [moment for moment in times if first < moment < last]
+        gaps = [after - before for before, after in pairwise((first, *during, last))]
         assert max(gaps) < GAP_PACES * CALM["pace_s"], (
             f"p{partition}: nothing was settled for {max(gaps):.3f}s"
         )

@@ -65,4 +65,4 @@ class Says(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="votin
     faulty: bool = False
     """A voter's log has damage: it counts as asked, and cannot lead itself."""
     commit: int | None = None
-    """What a voter knows to be settled: a forced rollback does not reach below it. None: it does not say (TT-41)."""
+    """What a voter knows to be settled: a forced rollback does not reach below it. None: it does not say."""
