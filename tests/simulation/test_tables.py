@@ -9,11 +9,12 @@ import pytest
 from quorate.machine import table_operations
 from quorate.machine.table import Tables
 from quorate.machine.table_memory import Memory
+from quorate.machine.table_types import Level
 from quorate.sim.faults import PROFILES
 from quorate.sim.run import Run, Sum, Verdict, plan_seed, run_seed, run_seeds
 from tests.simulation.test_seeds import chunks, expect_nothing_broken
 
-PROTOCOLS = ("raft", "coordinated", "isr")
+PROTOCOLS = ("raft", "coordinated", "isr", "confirm")
 SAMPLE = 6
 PROOF = 100
 CHUNK = 3
@@ -81,8 +82,8 @@ def test_same_seed_gives_the_same_story() -> None:
 # --- machines that are broken, and what shows it ---
 
 
-def violations(seeds: range = range(3), **overrides: Any) -> set[str]:
-    return {each.invariant for each in run_tables(seeds, "raft", **overrides).violations}
+def violations(seeds: range = range(3), protocol: str = "raft", **overrides: Any) -> set[str]:
+    return {each.invariant for each in run_tables(seeds, protocol, **overrides).violations}
 
 
 def test_transaction_that_is_half_done_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +126,37 @@ def test_snapshot_without_results_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Tables, "restore", forgetful)
     assert violations(range(6), snapshot_every=5) & {"table-read", "machine-digest"}
+
+
+@pytest.mark.behaviour("TT-3")
+def test_committed_reader_that_sees_what_is_unconfirmed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    get, scan = Tables.get, Tables.scan
+    monkeypatch.setattr(Tables, "get", lambda tables, name, key, level: get(tables, name, key, Level.LOCAL))
+    monkeypatch.setattr(
+        Tables,
+        "scan",
+        lambda tables, name, first, last, limit, level: scan(tables, name, first, last, limit, Level.LOCAL),
+    )
+    assert violations(protocol="confirm") == {"table-read"}
+
+
+@pytest.mark.behaviour("TT-22")
+def test_undo_that_forgets_something_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(tables: Tables, entry: Any) -> None:
+        for changed in reversed(entry.changes[1:]):
+            changed[0].take_back(changed)
+        if entry.remembered is not None:
+            tables._memory.take_back(entry.remembered, entry.hidden)
+        entry.changes, entry.remembered, entry.hidden = [], None, None
+
+    monkeypatch.setattr(Tables, "_take_back", half)
+    assert violations(range(6), "confirm") & {"table-read", "table-total", "table-torn", "assertion"}
+
+
+@pytest.mark.behaviour("TT-38")
+def test_rollback_that_takes_nothing_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tables, "_roll_back", lambda tables, rollback, first: None)
+    assert violations(range(6), "confirm") & {"table-read", "assertion"}
 
 
 @pytest.mark.proof

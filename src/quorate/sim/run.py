@@ -32,6 +32,7 @@ from quorate.sim.operators import FIRST, Operators
 from quorate.sim.oracle import Oracle
 from quorate.sim.overseen import OVERSEEN
 from quorate.sim.rooms import Rooms
+from quorate.sim.setup import Setup
 from quorate.sim.steward import Steward
 from quorate.sim.store import MemoryStore, Store
 from quorate.sim.table_group import TableGroup, listen
@@ -40,7 +41,7 @@ from quorate.sim.tunables import Tunables, check_overrides, draw
 from quorate.sim.upgrade import Upgrade
 from quorate.sim.watcher import Watcher
 from quorate.sim.workload import Workload
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 
 STEPS_MAX = 60_000
 """The safety phase ends after so many steps of replicas, if its time is not over before."""

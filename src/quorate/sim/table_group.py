@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from quorate.core.entry import EntryId, Header, Kind
+from quorate.host import Hosted
 from quorate.machine.table import Tables
 from quorate.sim.invariants import Invariants, valid
 from quorate.sim.table_acts import CREATE, Bank, Wanted
@@ -51,21 +52,20 @@ class TableGroup:
 
     def committed(self, node: int, look: Look) -> Any:
         """What a node shows as committed; None if nobody is there."""
-        machine = self._world.machine(node, self.partition)
-        hosted = self._world.hosted(node, self.partition)
-        if machine is None or hosted is None:
+        hosted = self._awake(node)
+        if hosted is None:
             return None
         reader = (node, self._world.life(node))
-        seen = self.oracle.committed(reader, hosted.applied.offset, look, machine)
+        seen = self.oracle.committed(reader, hosted.applied.offset, look, hosted.machine)
         self.bank.saw(look, seen)
         return seen
 
     def local(self, node: int, look: Look) -> Any:
         """What a node shows of all that it has applied; compared with a replay of its own log."""
-        machine = self._world.machine(node, self.partition)
-        hosted = self._world.hosted(node, self.partition)
-        if machine is None or hosted is None:
+        hosted = self._awake(node)
+        if hosted is None:
             return None
+        machine: Any = hosted.machine
         head: EntryId = hosted.replica.log.head
         settled, appended = hosted.applied.offset, machine.appended
         chain = self._invariants.chain(self.partition, head, above=settled)
@@ -74,6 +74,11 @@ class TableGroup:
         seen = self.oracle.local(node, state, look, machine)
         self.bank.saw(look, seen)
         return seen
+
+    def _awake(self, node: int) -> Hosted | None:
+        """The replica there; None while its process is down, or stands still."""
+        awake = self._world.nodes[node].paused_until <= self._world.now
+        return self._world.hosted(node, self.partition) if awake else None
 
     # --- in the end ---
 

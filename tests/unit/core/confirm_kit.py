@@ -187,6 +187,7 @@ def following(log: str = "1-0P", *, commit: int | None = None, me: Member = N2, 
     bench.miss_leader()
     head = bench.replica.log.head
     bench.receive(N1, AppendEntries(epoch, head, head.offset if commit is None else commit))
+    bench.persist()
     return bench
 
 

@@ -152,7 +152,7 @@ def loose_replica() -> tuple[Bench, list[Effect]]:
 @pytest.mark.behaviour("TT-32", "D9")
 def test_cutting_loose_takes_back_what_is_not_known_to_be_settled_and_snapshots() -> None:
     bench, ordered = loose_replica()
-    assert of_kind(ordered, effects.Cut) == [effects.Cut(2, at("1-1"))]
+    assert of_kind(ordered, effects.Cut) == [effects.Cut(3, at("1-1"))]
     assert len(of_kind(ordered, effects.TakeSnapshot)) == 1
     assert outcomes(ordered) == []
     saved = of_kind(ordered, effects.SaveState)[-1].state

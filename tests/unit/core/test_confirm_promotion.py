@@ -26,7 +26,7 @@ from tests.unit.core.confirm_kit import (
     reasons,
     reports,
 )
-from tests.unit.core.kit import FIVE, N1, N2, N3, N4, N5, NOWHERE, Span, at, orders, sent
+from tests.unit.core.kit import FIVE, N1, N2, N3, N4, N5, NOWHERE, Span, at, of_kind, orders, sent
 
 # ---- the table ----
 
@@ -42,8 +42,8 @@ def test_at_first_nobody_leads_by_voting() -> None:
 def test_a_row_is_written_on_a_read_only_node_saved_and_sent_to_all() -> None:
     bench = following("1-0P")
     ordered = nominate(bench, N3, 2, at("1-0"))
-    row = Row(2, 3, True, 0, 0, 0)
-    assert orders(ordered)[-1] == effects.SaveState(2, confirm.SavedState(2, N3, NOWHERE, row))
+    row = Row(2, 3, True, 1, 0, 1)
+    assert orders(ordered)[-1] == effects.SaveState(3, confirm.SavedState(2, N3, NOWHERE, row))
     assert sent(ordered) == [], "not before it is saved"
     ordered = bench.persist()
     says = Says(2, row, at("1-0"), commit=0)
@@ -77,6 +77,34 @@ def test_rows_of_others_arrive_in_the_view_of_an_asynchronous_replica_too() -> N
     assert bench.replica.voting.newest.leader == 1
 
 
+@pytest.mark.behaviour("TT-13")
+def test_who_leads_is_known_after_a_restart_to_whoever_heard_of_it() -> None:
+    bench = following("1-0P", commit=-1)
+    ordered = bench.receive(N1, Says(1, Row(1, 1, True, 1, 3, 1), at("1-0")))
+    saved = of_kind(ordered, effects.SaveState)[-1].state
+    assert saved.row == Row(0, 0, False, 1, 3, 1), "its own row: it has not voted"
+    restarted = Bench(N2, "1-0P", state=saved)
+    assert restarted.replica.voting.newest.leader == 1
+    assert bench.receive(N1, Says(1, Row(1, 1, True, 1, 3, 1), at("1-0"))) == [], "no news"
+
+
+@pytest.mark.behaviour("TT-13", "D6")
+def test_whoever_did_not_hear_of_a_leader_reads_it_in_the_log_once_promote_is_settled() -> None:
+    bench = following("1-0P", commit=-1)
+    assert bench.replica.voting.newest.leader == 0
+    bench.receive(N1, AppendEntries(1, at("1-0"), 0))
+    newest = bench.replica.voting.newest
+    assert (newest.leader, newest.former, newest.since) == (1, 0, 1)
+
+
+@pytest.mark.behaviour("TT-13", "TT-21")
+def test_a_promote_that_is_settled_late_does_not_undo_a_demotion() -> None:
+    bench = following("1-0P", commit=-1)
+    bench.receive(N1, Says(1, Row(1, 0, False, 0, 1, 1), at("1-0")))
+    bench.receive(N1, AppendEntries(1, at("1-0"), 0))
+    assert (bench.replica.voting.newest.leader, bench.replica.voting.newest.former) == (0, 1)
+
+
 # ---- who stands ----
 
 
@@ -85,12 +113,12 @@ def test_whoever_is_promoted_takes_the_next_epoch_and_says_where_its_log_ends() 
     bench = following("1-0P 1-1s", commit=0)
     ordered = bench.command(commands.Promote(7))
     assert orders(ordered) == [
-        effects.SaveState(1, confirm.SavedState(2, N2)),
+        effects.SaveState(2, confirm.SavedState(2, N2, NOWHERE, Row(leader=1, since=1))),
     ]
     assert sent(ordered) == []
     ordered = bench.persist()
-    row = Row(2, 2, True)
-    assert orders(ordered) == [effects.SaveState(2, confirm.SavedState(2, N2, NOWHERE, row))]
+    row = Row(2, 2, True, 1, 0, 1)
+    assert orders(ordered) == [effects.SaveState(3, confirm.SavedState(2, N2, NOWHERE, row))]
     nomination = Says(2, row, at("1-1"), stands=True, ordered=True, commit=0)
     ordered = bench.persist()
     assert sent(ordered, N1) == sent(ordered, N3) == [nomination]

@@ -89,7 +89,7 @@ def test_whoever_becomes_leader_after_a_restart_confirms_what_it_found() -> None
 def test_a_former_leader_takes_back_what_the_new_one_has_not_keeps_it_and_snapshots() -> None:
     bench = former_leader()
     ordered = send(bench, at("1-2"), "2-3P2", sender=N2)
-    assert orders(ordered)[1:3] == [effects.Cut(2, at("1-2"), aside=True), effects.TakeSnapshot()]
+    assert orders(ordered)[1:3] == [effects.Cut(3, at("1-2"), aside=True), effects.TakeSnapshot()]
     assert bench.kinds() == "1-0P 1-1s 1-2C1 2-3P2"
 
 
@@ -97,7 +97,7 @@ def test_a_former_leader_takes_back_what_the_new_one_has_not_keeps_it_and_snapsh
 def test_what_a_replica_only_followed_is_cut_and_not_kept() -> None:
     bench = following("1-0P 1-1s", commit=0)
     ordered = send(bench, at("1-0"), "2-1P3", sender=N3)
-    assert of_kind(ordered, effects.Cut) == [effects.Cut(2, at("1-0"))]
+    assert of_kind(ordered, effects.Cut) == [effects.Cut(3, at("1-0"))]
     assert of_kind(ordered, effects.TakeSnapshot) == []
 
 

@@ -16,12 +16,12 @@ from quorate.machine.table import Tables
 from quorate.machine.table_wire import decode
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Oracle
+from quorate.sim.setup import Setup
 from quorate.sim.table_acts import CREATE
 from quorate.sim.table_client import TRIES_MAX, Teller
 from quorate.sim.table_group import TableGroup
 from quorate.sim.tunables import Tunables
 from quorate.sim.workload import Manners, Workload
-from quorate.sim.world import Setup
 from tests.unit.sim.test_workload import Office
 
 Answer = Callable[[Reply], None]
@@ -43,12 +43,10 @@ class Counter(Office):
         super().__init__()
         self.setup = Setup(1, Tunables(), ((1, 2, 3),), ((),), protocol="confirm", tables=(0,))
         self.copy = Hosted()
+        self.nodes = dict.fromkeys((1, 2, 3), SimpleNamespace(paused_until=0.0))
 
     def hosted(self, node: int, partition: int) -> Any:
         return self.copy
-
-    def machine(self, node: int, partition: int) -> Any:
-        return self.copy.machine
 
 
 @pytest.fixture
