@@ -39,6 +39,7 @@ quorate sim raft --seed 7 --trace            one world, line by line
 quorate sim raft --seed 7 --story story.svg  one world as a picture
 quorate sim raft --seed 7 --shrink           a failing world, made shorter
 quorate sim coordinated --faults operator    operators compete and die
+quorate sim confirm --seed 7 --trace         CONFIRM and ROLLBACK, line by line
 
 [bold]Faults[/bold]
 all, none, or names with commas between:

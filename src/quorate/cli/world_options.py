@@ -9,8 +9,7 @@ from quorate.cli.wrong import WrongUsage, no_such
 if TYPE_CHECKING:
     from quorate.sim.run import Plan
 
-PROTOCOLS = ("raft", "coordinated", "isr")
-TO_COME = ("confirm",)
+PROTOCOLS = ("raft", "coordinated", "isr", "confirm")
 NODES_MAX = 9
 SEEDS_HELP = "A range of worlds, END left out; one number is one world."
 DIGITS_MAX = 18
@@ -28,15 +27,13 @@ def make_plan(
     until: float | None,
     overrides: dict[str, int | float],
 ) -> Plan:
-    if protocol in TO_COME:
-        raise WrongUsage(f"{' and '.join(TO_COME)} is to come; there are: {', '.join(PROTOCOLS)}")
     if protocol not in PROTOCOLS:
         raise no_such("protocol", protocol, PROTOCOLS)
     from quorate.sim.run import WITH_LEARNERS, Plan
 
     profiles = parse_faults(faults, protocol)
     if learners is not None and protocol not in WITH_LEARNERS:
-        raise WrongUsage(f"--learners: {protocol} has no learners; only {' and '.join(WITH_LEARNERS)} has")
+        raise WrongUsage(f"--learners: {protocol} has no learners; only {' and '.join(WITH_LEARNERS)} have")
     check_settings(seed, protocol, overrides)
     if until is not None and not until <= SETTING_MAX:
         raise WrongUsage(f"--until {until}: virtual seconds, at most {SETTING_MAX:,}")

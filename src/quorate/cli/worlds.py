@@ -30,6 +30,7 @@ THROWN = {
     "wiped": ("disk", "disks", " wiped"),
     "changes": ("change", "changes", " of an ensemble ordered, sensible or not"),
     "transfers": ("move", "moves", " of a leader ordered"),
+    "orders": ("order", "orders", " to roll back, promote, demote, set read-only, cut loose, join again"),
     "operators_crashed": ("operator", "operators", " crashed; by `operator`, in the middle of what they do"),
     "rumours": ("rumour", "rumours", " told to operators: a failure that was none"),
     "store_troubles": ("time", "times", " that the operators' store was slow or silent"),
@@ -170,6 +171,8 @@ def held(totals: Totals) -> list[tuple[str, str]]:
 def _operated(found: Sum) -> list[tuple[str, str]]:
     if found.protocol == "isr":
         return _in_sync(found)
+    if found.protocol == "confirm":
+        return _decided(found)
     rows = []
     if found.operators:
         more = ": whatever was begun came to its end"
@@ -207,6 +210,21 @@ def _in_sync(found: Sum) -> list[tuple[str, str]]:
             "changes of copies",
             ": nothing settled was left behind",
         ),
+    )
+    return [row(count, one, many, more) for count, one, many, more in said if count]
+
+
+def _decided(found: Sum) -> list[tuple[str, str]]:
+    said = (
+        (found.promotions, "promotion", "promotions", ": what former leaders left was settled first"),
+        (found.confirms, "CONFIRM", "CONFIRMs", ": of what is on a quorum, and nothing else"),
+        (
+            found.rollbacks,
+            "ROLLBACK",
+            "ROLLBACKs",
+            ": what is void is void on every copy, and read by nobody",
+        ),
+        (found.undone, "transaction", "transactions", " taken back, on whatever copy had it"),
     )
     return [row(count, one, many, more) for count, one, many, more in said if count]
 

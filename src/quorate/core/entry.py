@@ -130,6 +130,8 @@ class Membership(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
             return "{" + ",".join(f"n{member.node}" for member in members) + "}"
 
         said = nodes(self.outgoing) + "+" + nodes(self.ensemble) if self.outgoing else nodes(self.ensemble)
+        if self.quorums is not None:
+            said += f" by {self.quorums.commit}+{self.quorums.promote}"
         if self.learners:
             said += f" learners {nodes(self.learners)}"
         if self.wanted is not None and not self.outgoing:

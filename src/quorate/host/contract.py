@@ -12,7 +12,7 @@ from quorate.core import confirm, coordinated, effects, events, isr, raft
 from quorate.core.entry import Flag, Header, Kind, Partition
 from quorate.host.detector import DetectorSettings
 from quorate.host.replicas import Hosted
-from quorate.machine import Judging
+from quorate.machine import CannotApply, Judging
 from quorate.machine.producers import Numbered
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -71,7 +71,8 @@ def headers_of(
     """Proposed batches as the core sees them; and the one with a producer id, if there is one.
 
     Where there are asynchronous transactions, it is the machine that can tell them apart; elsewhere, everything
-    that is written to a log whose records can be taken back waits for its quorum (TT-36).
+    that is written to a log whose records can be taken back waits for its quorum (TT-36). Raises CannotApply for
+    what no copy of the machine could apply.
     """
     headers = []
     produced: batch.BatchHeader | None = None
@@ -79,7 +80,9 @@ def headers_of(
     for payload in payloads:
         parsed = batch.parse_batch_header(payload)
         flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
-        if hosted.voids and (judge is None or judge.is_synchronous(payload)):
+        if judge is not None and parsed.offsets_count != 1:
+            raise CannotApply(f"a transaction is one record, not {parsed.offsets_count}")
+        if (judge is None or judge.is_synchronous(payload)) and hosted.voids:
             flags |= Flag.SYNCHRONOUS
         size = parsed.length + batch.LENGTH_EXCLUDES
         headers.append(Header(0, 0, parsed.last_offset_delta + 1, size, Kind.RECORDS, flags, parsed.crc))

@@ -30,6 +30,7 @@ from quorate.host.producing import Answer
 from quorate.host.replicas import Hosted, Reader, ReplicaRecord, as_recovered, decode_record, encode_record
 from quorate.host.sending import Sender
 from quorate.host.snapshots import Snapshots
+from quorate.machine import CannotApply
 from quorate.machine.producers import numbered
 from quorate.storage.disk import Buffer, Disk
 from quorate.storage.frame import Frame
@@ -175,7 +176,11 @@ class Host:
         hosted = self.hosted[partition]
         hosted.requests += 1
         request = hosted.requests
-        headers, produced = headers_of(payloads, hosted)
+        try:
+            headers, produced = headers_of(payloads, hosted)
+        except CannotApply as error:
+            answer(Reply(request, Outcome.REFUSED, leader=hosted.replica.leader, why=str(error)))
+            return
         context = Context(payloads=payloads)
         if produced is not None and hosted.desk is not None:
             context.numbered = numbered(produced) if len(headers) == 1 else None

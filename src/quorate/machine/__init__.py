@@ -10,15 +10,11 @@ from collections.abc import Generator
 from typing import Protocol, runtime_checkable
 
 from quorate.core.entry import Header
+from quorate.machine.table_types import CannotApply
+
+__all__ = ["CannotApply", "InPieces", "Judging", "Machine", "Payload", "Undoable"]
 
 Payload = bytes | bytearray | memoryview
-
-
-class CannotApply(Exception):
-    """An entry that every equal copy can apply cannot be applied here: this copy is not equal (TT-8).
-
-    Raised before anything was changed.
-    """
 
 
 class Machine(Protocol):
@@ -39,9 +35,13 @@ class Machine(Protocol):
 
 @runtime_checkable
 class Undoable(Machine, Protocol):
-    """A machine that can change on append. What was appended is one stretch, right above what is settled."""
+    """A machine that can change on append. What was appended is one stretch, right above what is settled.
 
-    def append(self, header: Header, payload: Payload) -> None:
+    It raises CannotApply, before it has changed anything, for an entry that every equal copy can apply: then this
+    copy is not equal (TT-8).
+    """
+
+    def append(self, header: Header, payload: Payload) -> object:
         """The next entry of the log: apply it, and keep what takes that back. A Rollback takes back others."""
         ...
 
@@ -62,6 +62,8 @@ class InPieces(Protocol):
 
 @runtime_checkable
 class Judging(Protocol):
-    """A machine that knows which transactions are synchronous (TT-36)."""
+    """A machine whose entries are transactions, one record each, and that knows the synchronous ones (TT-36)."""
 
-    def is_synchronous(self, payload: Payload) -> bool: ...
+    def is_synchronous(self, payload: Payload) -> bool:
+        """Raises CannotApply for what is no transaction: that must not get into a log."""
+        ...

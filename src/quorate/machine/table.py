@@ -22,7 +22,7 @@ from quorate.batch import Buffer
 from quorate.core.entry import Header, Kind, Rollback
 from quorate.machine import table_operations, table_snapshot
 from quorate.machine.table_keys import Key
-from quorate.machine.table_memory import Memory, Remembered, result_of
+from quorate.machine.table_memory import Memory, Remembered
 from quorate.machine.table_operations import Catalogue, Refused
 from quorate.machine.table_rows import UNFIT, Box, Changed, Rows
 from quorate.machine.table_types import (
@@ -72,21 +72,19 @@ class Tables:
 
     # --- changing ---
 
-    def append(self, header: Header, payload: Buffer) -> Result | None:
-        """Apply the next entry, and keep undo. What became of it, if it is a transaction; raises CannotApply."""
+    def append(self, header: Header, payload: Buffer) -> None:
+        """Apply the next entry, and keep undo; raises CannotApply. What became of it, `result` says."""
         offset = header.offset
         assert offset == self.appended + 1, "entries are appended in order, without a gap"
         if header.kind == Kind.RECORDS:
             entry = Unsettled(header.epoch, offset, _transaction(header, payload))
-            result = self._apply(entry)
+            self._apply(entry)
         else:
             entry = Unsettled(header.epoch, offset)
-            result = None
             if type(header.control) is Rollback:
                 self._roll_back(entry, header.control.first)
         self._unsettled.append(entry)
-        self.appended = header.last
-        return result
+        self.appended = offset + header.count - 1
 
     def cut(self, to_offset: int) -> None:
         """Everything that was appended above never was."""
@@ -122,9 +120,9 @@ class Tables:
                 self._memory.settle(entry.remembered)
         elif header.kind == Kind.RECORDS:
             self._settle_at_once(offset, _transaction(header, payload))
-        self.settled = header.last
+        self.settled = offset + header.count - 1
         if not unsettled:
-            self.appended = header.last
+            self.appended = self.settled
 
     # --- reading ---
 
@@ -181,7 +179,7 @@ class Tables:
         made = table_snapshot.pieces(
             self.settled,
             list(self._catalogue.scan(None, None, Level.COMMITTED)),
-            self._memory.settled_results(),
+            self._memory.settled(),
         )
         return _with(next(made), made)
 
@@ -199,19 +197,16 @@ class Tables:
 
     # --- applying ---
 
-    def _apply(self, entry: Unsettled) -> Result:
+    def _apply(self, entry: Unsettled) -> None:
         transaction = entry.transaction
         assert transaction is not None
-        memory = self._memory
-        known = memory.find(transaction.id)
-        if known is not None:
-            return result_of(known)
+        if self._memory.find(transaction.id) is not None:
+            return
         changes, why = self._perform(transaction, entry.offset)
         for changed in changes:
             changed[0].hold(changed)
         entry.changes = changes
-        entry.remembered, entry.hidden = memory.add(transaction.id, entry.offset, why)
-        return result_of(entry.remembered)
+        entry.remembered, entry.hidden = self._memory.add(transaction.id, entry.offset, why)
 
     def _settle_at_once(self, offset: int, transaction: RawTransaction) -> None:
         memory = self._memory

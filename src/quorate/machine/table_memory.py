@@ -28,7 +28,7 @@ class Memory:
     __slots__ = ("_max", "_numbers", "_order", "_settled", "_unsettled")
 
     def __init__(self, remembered_max: int, settled: Iterable[tuple[bytes, int, str | None]] = ()) -> None:
-        """`settled`: as `settled_results` gives them."""
+        """`settled`: id, offset and why of each, oldest first."""
         self._max = remembered_max
         self._order = deque(
             Remembered(id_, number, offset, why) for number, (id_, offset, why) in enumerate(settled)
@@ -76,14 +76,12 @@ class Memory:
 
     def result(self, id_: bytes, level: Level) -> Result | None:
         remembered = self._settled.get(id_) if level == Level.COMMITTED else self.find(id_)
-        return None if remembered is None else result_of(remembered)
+        if remembered is None:
+            return None
+        if remembered.why is None:
+            return Result(Outcome.DONE, remembered.offset)
+        return Result(Outcome.REFUSED, remembered.offset, remembered.why)
 
-    def settled_results(self) -> list[tuple[bytes, int, str | None]]:
+    def settled(self) -> list[Remembered]:
         """All that is remembered of what is settled, oldest first."""
-        return [(remembered.id, remembered.offset, remembered.why) for remembered in self._order]
-
-
-def result_of(remembered: Remembered) -> Result:
-    if remembered.why is None:
-        return Result(Outcome.DONE, remembered.offset)
-    return Result(Outcome.REFUSED, remembered.offset, remembered.why)
+        return list(self._order)

@@ -55,12 +55,9 @@ class Refused(Exception):
 
 def perform(catalogue: Catalogue, transaction: RawTransaction, offset: int, changes: list[Changed]) -> None:
     """Do all of it, or raise Refused with `changes` saying what was done until then."""
-    operations, conditions = transaction.operations, transaction.conditions
-    wrong = why_not_counts(len(operations), len(conditions))
-    if wrong is not None:
-        raise Refused(wrong)
-    for condition in conditions:
-        _require(catalogue, condition)
+    operations = transaction.operations
+    if len(operations) != 1 or transaction.conditions:
+        _require_all(catalogue, transaction)
     for operation in operations:
         OPERATIONS[type(operation)](catalogue, operation, offset, changes)
 
@@ -76,6 +73,14 @@ def is_synchronous(catalogue: Catalogue, transaction: RawTransaction) -> bool:
 
 
 # --- conditions ---
+
+
+def _require_all(catalogue: Catalogue, transaction: RawTransaction) -> None:
+    wrong = why_not_counts(len(transaction.operations), len(transaction.conditions))
+    if wrong is not None:
+        raise Refused(wrong)
+    for condition in transaction.conditions:
+        _require(catalogue, condition)
 
 
 def _require(catalogue: Catalogue, condition: RawAbsent | RawAt) -> None:

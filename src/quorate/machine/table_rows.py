@@ -44,6 +44,18 @@ class Beneath(msgspec.Struct, Generic[Kept], gc=False):
     """Unsettled ones, on top."""
 
 
+class Frozen(Generic[Kept]):
+    """What one snapshot has to see otherwise than it is."""
+
+    __slots__ = ("behind", "rows")
+
+    def __init__(self) -> None:
+        self.behind: Key | None = None
+        """Keys up to this one are in the snapshot. None: none so far."""
+        self.rows: dict[Key, Kept | None] = {}
+        """Above: what was settled when the snapshot began, of all that has settled since."""
+
+
 class Box(Generic[Kept]):
     """Things by key, with unsettled changes on top of settled ones."""
 
@@ -52,8 +64,8 @@ class Box(Generic[Kept]):
     def __init__(self) -> None:
         self.rows: dict[Key, Kept] = {}
         self.beneath: dict[Key, Beneath[Kept]] = {}
-        self.frozen: list[dict[Key, Kept | None]] = []
-        """For each snapshot that is being taken: what was settled at its begin, of all that has settled since."""
+        self.frozen: list[Frozen[Kept]] = []
+        """For each snapshot that is being taken."""
         self._keys = SortedKeys()
         self._noted: set[Key] = set()
 
@@ -128,7 +140,8 @@ class Box(Generic[Kept]):
     def _freeze(self, key: Key, before: Kept | None) -> None:
         """The settled row changes: snapshots that have begun see the one before."""
         for frozen in self.frozen:
-            frozen.setdefault(key, before)
+            if frozen.behind is None or key > frozen.behind:
+                frozen.rows.setdefault(key, before)
 
     # --- reading ---
 
@@ -147,32 +160,39 @@ class Box(Generic[Kept]):
             if kept is not None:
                 yield kept
 
-    def frozen_behind(
-        self, frozen: dict[Key, Kept | None], key: Key | None, count: int
-    ) -> tuple[Key | None, list[Kept]]:
-        """What a snapshot gives next: some rows above that key, and the key to go on behind; None: no more."""
-        self._put_in_order()
-        keys = self._keys.behind(key, count)
-        if not keys:
-            return None, []
-        if frozen or self.beneath or len(self.frozen) > 1:
-            found = [frozen[key] if key in frozen else self.get(key, Level.COMMITTED) for key in keys]
-            return keys[-1], [kept for kept in found if kept is not None]
-        rows = self.rows
-        return keys[-1], [rows[key] for key in keys]
-
-    def freeze(self) -> dict[Key, Kept | None]:
+    def freeze(self) -> Frozen[Kept]:
         """A snapshot begins. It gets what is settled now, whatever settles until it is done with."""
-        frozen: dict[Key, Kept | None] = {}
+        frozen: Frozen[Kept] = Frozen()
         self.frozen.append(frozen)
         return frozen
 
-    def thaw(self, frozen: dict[Key, Kept | None]) -> None:
-        """That snapshot is done with."""
+    def next_frozen(self, frozen: Frozen[Kept], count: int) -> list[Kept] | None:
+        """What that snapshot gets next: up to so many, in order, and perhaps none; None: it has everything."""
+        self._put_in_order()
+        keys = self._keys.behind(frozen.behind, count)
+        if not keys:
+            assert not frozen.rows, "a snapshot has seen every row that it began with"
+            return None
+        frozen.behind = keys[-1]
+        if not frozen.rows and not self.beneath and len(self.frozen) == 1:
+            rows = self.rows
+            return [rows[key] for key in keys]
+        found = []
+        for key in keys:
+            if key in frozen.rows:
+                kept = frozen.rows.pop(key)
+                self._note(key)  # It may have been kept for this snapshot only.
+            else:
+                kept = self.get(key, Level.COMMITTED)
+            if kept is not None:
+                found.append(kept)
+        return found
+
+    def thaw(self, frozen: Frozen[Kept]) -> None:
+        """That snapshot is done with, or given up."""
         self.frozen = [other for other in self.frozen if other is not frozen]
-        for key in frozen:
-            if key not in self.rows:
-                self._note(key)
+        for key in frozen.rows:
+            self._note(key)
 
     def fill(self, rows: dict[Key, Kept]) -> None:
         """Settled rows in the order of their keys, from a snapshot."""
@@ -194,7 +214,7 @@ class Box(Generic[Kept]):
 
     def _is_wanted(self, key: Key) -> bool:
         """Somebody may have to see something under this key: a reader of either level, or a snapshot."""
-        return key in self.rows or key in self.beneath or any(key in frozen for frozen in self.frozen)
+        return key in self.rows or key in self.beneath or any(key in frozen.rows for frozen in self.frozen)
 
 
 Changed = tuple[Box[Any], Key, Any, Any]

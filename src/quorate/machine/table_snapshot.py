@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from quorate.machine.table_keys import Key
-from quorate.machine.table_rows import Rows
+from quorate.machine.table_memory import Remembered
+from quorate.machine.table_rows import Frozen, Rows
 from quorate.machine.table_types import Row, Table
 
 FORMAT = 1
@@ -29,9 +29,8 @@ PIECE_ROWS_MAX = 1000
 """A few milliseconds of work, at most."""
 PIECE_RESULTS_MAX = 5000
 
-Frozen = dict[Key, Row | None]
-Remembered = tuple[bytes, int, str | None]
-"""Id, offset, and why it was refused, if it was."""
+Known = tuple[bytes, int, str | None]
+"""Of a transaction: id, offset, and why it was refused, if it was."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag=0, array_like=True):
@@ -47,7 +46,7 @@ class RowsChunk(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
 
 class ResultsChunk(msgspec.Struct, frozen=True, tag=2, array_like=True):
-    results: list[Remembered]
+    results: list[Known]
 
 
 class End(msgspec.Struct, frozen=True, tag=3, array_like=True):
@@ -77,25 +76,24 @@ def pieces(settled: int, tables: list[Rows], results: list[Remembered]) -> Gener
             del open_tables[0]
             table.thaw(frozen)
         for at in range(0, len(results), PIECE_RESULTS_MAX):
-            yield _piece(ResultsChunk(results[at : at + PIECE_RESULTS_MAX]))
+            some = results[at : at + PIECE_RESULTS_MAX]
+            yield _piece(ResultsChunk([(result.id, result.offset, result.why) for result in some]))
         yield _piece(End(rows_count, len(results)))
     finally:
         for table, frozen in open_tables:
             table.thaw(frozen)
 
 
-def _row_pieces(number: int, table: Rows, frozen: Frozen) -> Iterator[tuple[bytes, int]]:
+def _row_pieces(number: int, table: Rows, frozen: Frozen[Row]) -> Iterator[tuple[bytes, int]]:
     """Each with the count of its rows: fewer the larger the last ones were."""
     count = PIECE_ROWS_MIN
-    key: Key | None = None
     while True:
-        key, rows = table.frozen_behind(frozen, key, count)
-        if key is None:
+        rows = table.next_frozen(frozen, count)
+        if rows is None:
             return
-        if rows:
-            piece = _piece(RowsChunk(number, rows))
-            yield piece, len(rows)
-            count = min(PIECE_ROWS_MAX, max(1, PIECE_BYTES * len(rows) // len(piece)))
+        piece = _piece(RowsChunk(number, rows))
+        yield piece, len(rows)
+        count = min(PIECE_ROWS_MAX, max(1, PIECE_BYTES * len(rows) // len(piece)))
 
 
 def _piece(part: Begin | RowsChunk | ResultsChunk | End) -> bytes:
@@ -106,7 +104,7 @@ def _piece(part: Begin | RowsChunk | ResultsChunk | End) -> bytes:
 class Contents(NamedTuple):
     settled: int
     tables: list[Rows]
-    results: list[Remembered]
+    results: list[Known]
 
 
 def read(data: bytes) -> Contents:
@@ -119,7 +117,7 @@ def read(data: bytes) -> Contents:
         raise DamagedSnapshot(f"a snapshot of tables does not begin as one of format {FORMAT} does")
     begin = parts[0]
     rows: list[list[Row]] = [[] for _ in begin.tables]
-    results: list[Remembered] = []
+    results: list[Known] = []
     for part in parts:
         if isinstance(part, RowsChunk):
             rows[part.table] += part.rows

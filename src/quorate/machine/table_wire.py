@@ -18,6 +18,8 @@ from quorate.machine.table_types import ID_BYTES, CannotApply, CreateTable, Drop
 
 _BEFORE_VALUE = b"\0\0\0\1"
 """Of a record as `encode` makes it, behind its length: no attributes, both deltas 0, no key."""
+_LENGTH_AT = BATCH_MIN
+"""The record's length: one byte, or two, or more in a record of another shape."""
 _ONE_RECORD = b"\0\0\0\1"
 """The last field of the batch's header."""
 
@@ -116,11 +118,9 @@ def decode_raw(payload: Buffer) -> RawTransaction:
 def _value(payload: Buffer) -> bytes:
     """The value of the batch's one record, as bytes of its own: who gave the payload may use its memory again."""
     try:
-        at = BATCH_MIN
-        while payload[at] > 127:
-            at += 1
-        if payload[at + 1 : at + 5] == _BEFORE_VALUE and payload[-1] == 0 and payload[57:61] == _ONE_RECORD:
-            at += 5
+        at = _LENGTH_AT + 1 if payload[_LENGTH_AT] < 128 else _LENGTH_AT + 2
+        if payload[at : at + 4] == _BEFORE_VALUE and payload[57:61] == _ONE_RECORD:
+            at += 4
             while payload[at] > 127:
                 at += 1
             return bytes(payload[at + 1 : -1])

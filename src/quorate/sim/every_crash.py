@@ -23,10 +23,10 @@ from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim import stage as stages
 from quorate.sim.chaos import Chaos
 from quorate.sim.oracle import Fate
+from quorate.sim.setup import Setup
 from quorate.sim.stage import LATE_PACES, PACE_S, SEED, TUNING
 from quorate.sim.steward import Steward
 from quorate.sim.workload import Manners
-from quorate.sim.world import Setup
 from quorate.storage.errors import StoreError
 
 TUNABLES = stages.small(

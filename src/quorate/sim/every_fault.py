@@ -23,9 +23,10 @@ from quorate.sim.chance import stream
 from quorate.sim.disk import SimDisk, SimDiskSettings
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Oracle
+from quorate.sim.setup import Setup
 from quorate.sim.tunables import Tunables
 from quorate.sim.workload import Manners, Workload
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 from quorate.storage.errors import StoreError
 from quorate.storage.frame import Frame, frames_in
 from quorate.storage.settings import KIB, TINY

@@ -23,12 +23,13 @@ from quorate.sim.chaos import Toll
 from quorate.sim.healing import LIVENESS, RECONFIGURATION_COMPLETES
 from quorate.sim.operators import FIRST, Operators
 from quorate.sim.planner import Planner
+from quorate.sim.setup import Setup
 from quorate.sim.stage import PACE_S, SEED, TUNING
 from quorate.sim.store import Answer, MemoryStore
 from quorate.sim.tunables import Oversight
 from quorate.sim.watcher import Watcher
 from quorate.sim.workload import Manners
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 
 WRITTEN_BEFORE = 12
 """So much is acknowledged before the play: there is a snapshot, and a log behind it."""

@@ -9,7 +9,7 @@ from quorate.core import coordinated, isr
 from quorate.core.coordinated import orders as operator_orders
 from quorate.core.entry import Member
 from quorate.core.isr import orders as controller_orders
-from quorate.sim.world import Setup
+from quorate.sim.setup import Setup
 
 OVERSEEN = ("coordinated", "isr")
 

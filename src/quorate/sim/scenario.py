@@ -17,13 +17,16 @@ from typing import TextIO
 import msgspec
 
 from quorate.core.invariant import Violated
-from quorate.sim.scenario_acts import ACTS, Play
-from quorate.sim.scenario_expect import EXPECTATIONS
+from quorate.sim.scenario_acts import ACTS, Act, Play
+from quorate.sim.scenario_confirm import CONFIRM_ACTS, CONFIRM_EXPECTATIONS
+from quorate.sim.scenario_expect import EXPECTATIONS, Expectation
 from quorate.sim.scenario_script import EXPECT_ERROR, EXPECT_TRACE, GIVEN, Problem, Script, Statement, parse
 from quorate.sim.scenario_stage import Refused, Stage
 from quorate.sim.trace import Trace
 
-PATTERNS = (*GIVEN, *ACTS, *EXPECTATIONS, EXPECT_ERROR)
+ALL_ACTS: dict[str, Act] = CONFIRM_ACTS | ACTS
+ALL_EXPECTATIONS: dict[str, Expectation] = EXPECTATIONS | CONFIRM_EXPECTATIONS
+PATTERNS = (*GIVEN, *ALL_ACTS, *ALL_EXPECTATIONS, EXPECT_ERROR)
 """Every form a line can have."""
 INDENT = "    "
 REMARK = "  # "
@@ -56,7 +59,7 @@ def run_text(
     text: str, path: str = "scenario", *, rewrite: bool = False, trace: Trace | None = None
 ) -> Result:
     """Run a scenario. With `rewrite`, whatever its traces say is right. `trace` gets all that happens."""
-    script = parse(text, (*ACTS, *EXPECTATIONS))
+    script = parse(text, (*ALL_ACTS, *ALL_EXPECTATIONS))
     if script.problems:
         return Result(path, tuple(script.problems), rewritten=text)
     performance = _Performance(script, text, rewrite=rewrite, trace=trace)
@@ -138,7 +141,7 @@ class _Performance:
             if statement.form.opening == "expect":
                 return self._expect(play, statement)
             self._stage.note(0, f"line {statement.line}", statement.source + self._remark(statement.line))
-            ACTS[statement.form.pattern](play, statement.said)
+            ALL_ACTS[statement.form.pattern](play, statement.said)
         except Refused as refused:
             return _failed(statement, str(refused))
         except Violated as violated:
@@ -171,7 +174,7 @@ class _Performance:
     def _expect(self, play: Play, statement: Statement) -> str | None:
         if statement.form.pattern == EXPECT_TRACE:
             return self._expect_trace(statement)
-        found = EXPECTATIONS[statement.form.pattern](play, statement.said)
+        found = ALL_EXPECTATIONS[statement.form.pattern](play, statement.said)
         return (
             f"expected {statement.source.removeprefix('expect ')}, found {found}"
             if found is not None

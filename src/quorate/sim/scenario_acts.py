@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from quorate.batch import encode_records
 from quorate.core.effects import Reply
+from quorate.core.entry import Quorums
 from quorate.core.events import ReadLevel
+from quorate.sim.scenario_notes import PADDING
 from quorate.sim.scenario_orders import wanted
 from quorate.sim.scenario_script import ANYBODY, Said
 from quorate.sim.scenario_send import send
@@ -15,8 +17,6 @@ from quorate.sim.world import Letter
 
 ELECTIONS_MAX = 3
 """A node that missed an epoch hears of it in its first election, and wins a later one."""
-PADDING = "\0"
-"""Fills a record up to its size; no reader of a scenario sees it."""
 
 
 class Play:
@@ -140,12 +140,12 @@ def propose_bytes(play: Play, said: Said) -> None:
 
 def _propose(play: Play, number: int, name: str, values: list[bytes]) -> None:
     payload = encode_records([(None, value) for value in values])
-    answer = _ask(play, number, name)
+    answer = ask(play, number, name)
     play.stage.propose(number, 0, [payload], answer)
     play.stage.calm()
 
 
-def _ask(play: Play, number: int, name: str) -> Callable[[Reply], None]:
+def ask(play: Play, number: int, name: str) -> Callable[[Reply], None]:
     """Somebody asks something of a node, and waits."""
     stage = play.stage
     stage.acting(number)
@@ -165,7 +165,7 @@ def read(play: Play, said: Said) -> None:
     """Ask a node up to where one may read there."""
     level = next((level for level in (ReadLevel.LINEARIZABLE, ReadLevel.LEASE) if level in said), None)
     offset = said.number("OFFSET") if level is None else -1
-    answer = _ask(play, said.node(), said.word("NAME"))
+    answer = ask(play, said.node(), said.word("NAME"))
     play.stage.read(said.node(), 0, level or ReadLevel.AT_OFFSET, answer, offset)
     play.stage.calm()
 
@@ -178,14 +178,15 @@ def change(play: Play, said: Said) -> None:
     stage = play.stage
     ensemble = tuple(map(stage.member, said.nodes("MEMBER")))
     learners = tuple(map(stage.member, said.nodes("LEARNER"))) if "LEARNER" in said else ()
-    answer = _ask(play, said.node(), said.word("NAME"))
-    stage.change(said.node(), 0, answer, ensemble=ensemble, learners=learners)
+    quorums = Quorums(said.number("COMMIT"), said.number("PROMOTE")) if "COMMIT" in said else None
+    answer = ask(play, said.node(), said.word("NAME"))
+    stage.change(said.node(), 0, answer, ensemble=ensemble, learners=learners, quorums=quorums)
     stage.calm()
 
 
 def transfer(play: Play, said: Said) -> None:
     """Command a node to let another one lead."""
-    answer = _ask(play, said.node(), said.word("NAME"))
+    answer = ask(play, said.node(), said.word("NAME"))
     play.stage.transfer(said.node(), 0, answer, to=said.node("HEIR"))
     play.stage.calm()
 
@@ -205,7 +206,7 @@ def order(play: Play, said: Said) -> None:
     """Order something of an operator, or of a controller."""
     stage, number = play.stage, said.node("OPERATOR")
     oversight = stage.oversight()
-    answer = _ask(play, number, said.word("NAME"))
+    answer = ask(play, number, said.word("NAME"))
     oversight.command(number, 0, wanted(stage, said, len(play.answers)), answer)
     stage.calm()
 
@@ -426,7 +427,7 @@ ACTS: dict[str, Act] = {
     "propose NODE NUMBER bytes as NAME": propose_bytes,
     "read NODE linearizable|lease as NAME": read,
     "read NODE offset OFFSET as NAME": read,
-    "change NODE to MEMBER... [learners LEARNER...] as NAME": change,
+    "change NODE to MEMBER... [learners LEARNER...] [quorums COMMIT PROMOTE] as NAME": change,
     "transfer NODE to HEIR as NAME": transfer,
     "tell OPERATOR... that NODE is gone": tell_gone,
     "order OPERATOR swap OLD for NEW as NAME": order,

@@ -8,8 +8,9 @@ from typing import Any
 from quorate.batch import decode_records
 from quorate.core import isr
 from quorate.core.entry import Kind, Member
-from quorate.sim.scenario_acts import PADDING, Play, choose
+from quorate.sim.scenario_acts import Play, choose
 from quorate.sim.scenario_log import admits, log_items, read_entries, write_items
+from quorate.sim.scenario_notes import PADDING
 from quorate.sim.scenario_script import EXPECT_TRACE, UNANSWERED, Said
 from quorate.sim.scenario_stage import Stage, content, is_called, letter_name
 from quorate.sim.scenario_words import Mistake, Word
@@ -40,7 +41,7 @@ def _logs(play: Play, said: Said, upto: Callable[[Any], int | None]) -> Found:
     return None
 
 
-def _each(play: Play, said: Said, wanted: str, look: Callable[[Any], str]) -> Found:
+def each(play: Play, said: Said, wanted: str, look: Callable[[Any], str]) -> Found:
     """The same of every node named."""
     for number in said.nodes():
         found = look(play.stage.up(number))
@@ -68,7 +69,7 @@ def _role(replica: Any) -> str:
 
 
 def expect_epoch(play: Play, said: Said) -> Found:
-    return _each(play, said, str(said.number("EPOCH")), lambda replica: str(replica.epoch))
+    return each(play, said, str(said.number("EPOCH")), lambda replica: str(replica.epoch))
 
 
 def expect_vote(play: Play, said: Said) -> Found:
@@ -81,7 +82,7 @@ def expect_vote(play: Play, said: Said) -> Found:
 def expect_commit(play: Play, said: Said) -> Found:
     teller = play.stage.teller
     wanted = teller.offset(said.number("OFFSET"))
-    return _each(play, said, wanted, lambda replica: teller.offset(replica.commit))
+    return each(play, said, wanted, lambda replica: teller.offset(replica.commit))
 
 
 def expect_applied(play: Play, said: Said) -> Found:
@@ -111,7 +112,7 @@ def expect_snapshot(play: Play, said: Said) -> Found:
     def look(replica: Any) -> str:
         return stage.teller.offset(replica.snapshot.last.offset) if replica.snapshot is not None else "none"
 
-    return _each(play, said, wanted, look)
+    return each(play, said, wanted, look)
 
 
 def expect_cuts(play: Play, said: Said) -> Found:
@@ -161,7 +162,7 @@ def expect_membership(play: Play, said: Said) -> Found:
         for word, place in places
         if place in said
     )
-    return _each(play, said, wanted, lambda replica: teller.membership(replica.membership))
+    return each(play, said, wanted, lambda replica: teller.membership(replica.membership))
 
 
 def expect_visible(play: Play, said: Said) -> Found:

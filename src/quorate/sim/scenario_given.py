@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quorate.batch import encode_records, parse_batch_header
-from quorate.core.entry import NOWHERE, Header, Kind, Member, NoOp, Partition, Span
-from quorate.host.replicas import encode_record
+from quorate.core.entry import NOWHERE, Control, Flag, Header, Kind, Member, NoOp, Partition, Promote, Span
+from quorate.host.replicas import UNDOING, encode_record
 from quorate.sim.invariants import Invariants
 from quorate.sim.scenario_log import Item
 from quorate.sim.scenario_script import Cast
@@ -60,9 +60,11 @@ def _write(stage: Stage, number: int, items: tuple[Item, ...], state: Any) -> tu
     store = Store.open(node.disk, stage.tunables.host.store, _Deaf())
     record = msgspec.structs.replace(stage.record(number), state=state)
     store.create(partition, 0, encode_record(record))
+    voids = record.protocol == UNDOING
+    first: Control = Promote(0, 0) if voids else NoOp(0)
     headers = []
     for io, item in enumerate(items, start=1):
-        header, payloads = _entry(item, stage.cast.origin)
+        header, payloads = _entry(item, stage.cast.origin, first)
         store.append(partition, io, store.seal(partition, (header,), payloads))
         headers.append(header)
     store.pump()
@@ -71,14 +73,15 @@ def _write(stage: Stage, number: int, items: tuple[Item, ...], state: Any) -> tu
     return tuple(headers)
 
 
-def _entry(item: Item, origin: int) -> tuple[Header, list[bytes]]:
+def _entry(item: Item, origin: int, first: Control) -> tuple[Header, list[bytes]]:
     """The same bytes on every node that is given this entry."""
     if item.control:
-        return Header(item.epoch, item.first, kind=Kind.CONTROL, control=NoOp(0)), []
+        return Header(item.epoch, item.first, kind=Kind.CONTROL, control=first), []
     values = [f"{item.epoch}-{offset + origin}" for offset in range(item.first, item.last + 1)]
     payload = encode_records([(None, value.encode()) for value in values])
     crc = parse_batch_header(payload).crc
-    return Header(item.epoch, item.first, len(values), len(payload), Kind.RECORDS, 0, crc), [payload]
+    flags = Flag.SYNCHRONOUS if isinstance(first, Promote) else 0
+    return Header(item.epoch, item.first, len(values), len(payload), Kind.RECORDS, flags, crc), [payload]
 
 
 class _Deaf:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from quorate.sim.draw import draw
 from quorate.sim.happening import Happening, Names
-from quorate.sim.scenario_acts import ACTS
-from quorate.sim.scenario_expect import EXPECTATIONS
+from quorate.sim.scenario import ALL_ACTS, ALL_EXPECTATIONS
 from quorate.sim.scenario_script import Cast, parse
 
 ROWS_MAX = 400
@@ -35,7 +34,7 @@ def drawn(text: str, path: Path, happenings: Sequence[Happening]) -> str:
 
 
 def _cast(text: str) -> Cast:
-    return parse(text, (*ACTS, *EXPECTATIONS)).cast
+    return parse(text, (*ALL_ACTS, *ALL_EXPECTATIONS)).cast
 
 
 def opening(text: str) -> str:

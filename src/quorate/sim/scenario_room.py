@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from quorate.core import coordinated, isr, raft
+from quorate.core import confirm, coordinated, isr, raft
+from quorate.core.confirm.invariants import ConfirmInvariants
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.entry import Member
 from quorate.core.isr.invariants import IsrInvariants
@@ -131,7 +132,23 @@ ISR = Room(
     tunings=(isr.Tuning(), isr.ControllerTuning(), Birth()),
 )
 
-ROOMS = {room.name: room for room in (RAFT, COORDINATED, ISR)}
+CONFIRM = Room(
+    name="confirm",
+    messages={message_name(message): message for message in get_args(confirm.messages.Message)},
+    elections=frozenset({"gone-request", "gone-response", "says"}),
+    overseers="",
+    inquiries=frozenset({"gone-request", "gone-response"}),
+    promised_until=lambda replica: float(replica._promised_until),
+    offset_fields=RAFT.offset_fields,
+    node_fields=RAFT.node_fields,
+    untold_fields=RAFT.untold_fields,
+    invariants=ConfirmInvariants,
+    found=lambda *_: None,
+    saved_state=lambda epoch, _: confirm.SavedState(epoch, SOMEBODY if epoch else None),
+    tunings=(confirm.Tuning(),),
+)
+
+ROOMS = {room.name: room for room in (RAFT, COORDINATED, ISR, CONFIRM)}
 
 STORE = StoreSettings(
     journal_bytes=256 * KIB,
@@ -193,5 +210,6 @@ def host_settings(chosen: Mapping[str, float]) -> HostSettings:
         raft=with_chosen(raft.Tuning(), chosen),
         coordinated=with_chosen(coordinated.Tuning(), chosen),
         isr=with_chosen(isr.Tuning(), chosen),
+        confirm=with_chosen(confirm.Tuning(), chosen),
         detector=with_chosen(DetectorSettings(), chosen),
     )

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from quorate.core.effects import Outcome
+from quorate.core.entry import Quorums
+from quorate.core.quorum import why_unsafe
 from quorate.sim.happening import OPERATOR_FIRST
 from quorate.sim.scenario_log import Item, check_given, read_entries
 from quorate.sim.scenario_room import ROOMS, Room, check_setting
@@ -52,6 +54,8 @@ class Cast(msgspec.Struct):
     settings: dict[str, float] = {}
     logs: dict[int, tuple[Item, ...]] = {}
     epochs: dict[int, int] = {}
+    quorums: Quorums | None = None
+    """At birth, in `confirm`; None: majorities."""
     named: dict[str, int] = {}
     """Names of proposals and other requests, with the line of each."""
 
@@ -153,6 +157,10 @@ def _cannot_begin(cast: Cast) -> str:
         return "a scenario has `nodes`: nodes R1 R2 R3"
     if not 1 <= cast.settings.get("min_isr", 1) <= len(cast.voters):
         return f"min-isr is at least 1, and at most as many as there are nodes: {len(cast.voters)}"
+    if cast.quorums is not None and cast.room.name != "confirm":
+        return "only in confirm quorums have sizes; above: protocol confirm"
+    if cast.quorums is not None:
+        return why_unsafe(cast.quorums, len(cast.voters))
     if cast.in_sync and not cast.logs and not cast.epochs:
         return "`isr` says who is in sync where logs are given: log R1 = 1-0"
     return ""
@@ -283,6 +291,10 @@ def _setting(cast: Cast, places: dict[str, list[Word]]) -> None:
     cast.settings[name.replace("-", "_")] = check_setting(cast.room, name, value)
 
 
+def _quorums(cast: Cast, places: dict[str, list[Word]]) -> None:
+    cast.quorums = Quorums(_number(places["COMMIT"][0]), _number(places["PROMOTE"][0]))
+
+
 def _log(cast: Cast, places: dict[str, list[Word]]) -> None:
     items = read_entries(places["ENTRIES"], cast.origin)
     check_given(items)
@@ -321,6 +333,7 @@ _GIVEN: dict[str, Callable[[Cast, dict[str, list[Word]]], None]] = {
     "offsets from NUMBER": _offsets,
     "seed NUMBER": _seed,
     "setting NAME = VALUE": _setting,
+    "quorums COMMIT PROMOTE": _quorums,
     "log NODE... = ENTRIES...": _log,
     "epoch NODE... = EPOCH": _epoch,
 }
@@ -444,6 +457,8 @@ _PLACES: dict[str, Callable[[Cast, Word], Any]] = {
     "OFFSET": _offset,
     "EPOCH": lambda _, word: _number(word),
     "NUMBER": lambda _, word: _number(word),
+    "COMMIT": lambda _, word: _number(word),
+    "PROMOTE": lambda _, word: _number(word),
     "TIME": _time,
     "MESSAGE": _message,
     "ROLE": _role,

@@ -10,28 +10,36 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+import msgspec
+
 from quorate.core.entry import Member, Span
 from quorate.host import Parcel, ReplicaRecord
 from quorate.host.parcel import unpacked
+from quorate.host.replicas import MACHINES, UNDOING
 from quorate.sim.chance import stream
 from quorate.sim.clock import Clock
 from quorate.sim.disk import SimDisk, SimDiskSettings
 from quorate.sim.network import Weather
 from quorate.sim.scenario_given import Account, give
+from quorate.sim.scenario_notes import Notes
 from quorate.sim.scenario_operators import Overseeing
 from quorate.sim.scenario_room import host_settings, message_name, oversight_settings
 from quorate.sim.scenario_script import Cast
 from quorate.sim.scenario_tell import Narrator, Teller
-from quorate.sim.sim_node import NEVER
+from quorate.sim.setup import Setup
+from quorate.sim.sim_node import NEVER, SimNode
 from quorate.sim.trace import Trace, tell
 from quorate.sim.tunables import Tunables
-from quorate.sim.world import Letter, Setup, World
+from quorate.sim.world import Letter, World
 from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_MAGIC, DamagedFrame, parse
 
 STEP_SECONDS = 0.001
 """How long a message takes while time passes."""
 INSTANT = SimDiskSettings(latency_min=0.0, latency_max=0.0)
 STILL = Weather(delay_min=0.0, delay_mean=0.0)
+NOTES = "notes"
+"""What a log of `confirm` is for in a scenario: something that is written on append, and taken back."""
+MACHINES[NOTES] = Notes
 EVENTS_MAX = 100_000
 """A story that goes on for longer without any timer never ends."""
 
@@ -69,6 +77,7 @@ class Stage(World):
             protocol=cast.room.name,
             operators=tuple(cast.operators.values()),
             priorities=tuple(cast.priorities.items()),
+            quorums=(cast.quorums,),
             hold=True,
         )
         self.cast = cast
@@ -110,6 +119,12 @@ class Stage(World):
 
     def record(self, number: int) -> ReplicaRecord:
         return self._record(self.nodes[number], 0)
+
+    def _record(self, node: SimNode, index: int) -> ReplicaRecord:
+        record = super()._record(node, index)
+        if self.setup.protocol != UNDOING:
+            return record
+        return msgspec.structs.replace(record, purpose=NOTES)
 
     def member(self, number: int) -> Member:
         """A node with the disk that it has now."""

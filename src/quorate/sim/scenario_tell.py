@@ -10,8 +10,19 @@ from typing import Any
 import msgspec
 
 from quorate.core import effects, events
+from quorate.core.confirm.voting import Row
 from quorate.core.coordinated.shard import Reconfiguration
-from quorate.core.entry import EntryId, Header, Member, Membership, Snapshot, Span
+from quorate.core.entry import (
+    Confirm,
+    EntryId,
+    Header,
+    Member,
+    Membership,
+    Promote,
+    Rollback,
+    Snapshot,
+    Span,
+)
 from quorate.core.isr import PartitionState
 from quorate.sim.scenario_log import write_headers, write_position
 from quorate.sim.scenario_room import Room, message_name
@@ -74,8 +85,8 @@ class Teller:
             return self.span(value)
         if isinstance(value, Snapshot):
             return self.position(value.last)
-        if isinstance(value, Reconfiguration | PartitionState):
-            return self.named(str(value))
+        if isinstance(value, Reconfiguration | PartitionState | Row):
+            return self.named(str(value).replace("n0", "none"))
         if isinstance(value, tuple):
             return self.row(value)
         return str(value)
@@ -99,6 +110,18 @@ class Teller:
     def reply(self, reply: effects.Reply) -> str:
         where = f" at {self.offset(reply.offset)}" if reply.offset >= 0 else ""
         return f"{reply.outcome}{where}" + (f' because "{reply.why}"' if reply.why else "")
+
+    def decision(self, header: Header) -> str:
+        """A PROMOTE, CONFIRM or ROLLBACK, in words; empty for every other entry."""
+        at, control = self.position(header.id), header.control
+        if isinstance(control, Promote):
+            former = f" after {self.node(control.former)}" if control.former else ""
+            return f"{at} promote {self.node(control.leader)}{former}"
+        if isinstance(control, Confirm):
+            return f"{at} confirm {self.position(control.upto)}"
+        if isinstance(control, Rollback):
+            return f"{at} {'forced ' if control.forced else ''}rollback from {self.offset(control.first)}"
+        return ""
 
     def membership(self, membership: Membership) -> str:
         """`R2 R3 R4 from R1 R2 R3 learners R5`: what is not is left out."""
@@ -129,8 +152,11 @@ class Narrator:
         self._roles: dict[int, tuple[str, int]] = {}
         self._memberships: dict[int, Membership] = {}
         self._effects: dict[type, Callable[[Any], str]] = {
-            effects.Append: lambda effect: f"appends {teller.headers(effect.headers)}",
-            effects.Cut: lambda effect: f"cuts to {teller.position(effect.to)}",
+            effects.Append: lambda effect: f"appends {self._appended(effect.headers)}",
+            effects.Cut: lambda effect: (
+                f"cuts to {teller.position(effect.to)}"
+                + (", and sets aside what was there" if effect.aside else "")
+            ),
             effects.SaveState: lambda effect: "saves " + " ".join(teller.fields(effect.state).values()),
             effects.Repair: lambda effect: f"repairs {teller.headers(effect.headers)}",
             effects.StageChunk: lambda effect: f"stages a snapshot from byte {effect.at}",
@@ -140,6 +166,10 @@ class Narrator:
             effects.RemovePrefix: lambda effect: f"removes entries up to {teller.position(effect.to)}",
             effects.Commit: lambda effect: f"commits {teller.offset(effect.offset)}",
         }
+
+    def _appended(self, headers: tuple[Header, ...]) -> str:
+        decisions = list(filter(None, map(self.teller.decision, headers)))
+        return self.teller.headers(headers) + (f" ({', '.join(decisions)})" if decisions else "")
 
     def say(self, line: str) -> None:
         self.lines.append(line)

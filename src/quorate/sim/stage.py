@@ -18,10 +18,11 @@ from quorate.sim.healing import LIVENESS, Healing
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Oracle
 from quorate.sim.planner import Planner
+from quorate.sim.setup import Setup
 from quorate.sim.steward import Steward
 from quorate.sim.tunables import Tunables
 from quorate.sim.workload import Workload
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 from quorate.storage.settings import TINY
 
 SEED = 5

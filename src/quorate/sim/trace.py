@@ -11,10 +11,24 @@ from typing import Any
 
 import msgspec
 
-from quorate.core import coordinated, effects, events, isr, metadata, raft
+from quorate.core import commands, coordinated, effects, events, isr, metadata, raft
+from quorate.core.confirm.voting import Row, Says
 from quorate.core.coordinated.orders import CallOff, MoveLeader, Reconfigure
 from quorate.core.coordinated.shard import Kind, Reconfiguration, Shard, Status
-from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Snapshot, Span, Standing
+from quorate.core.entry import (
+    NOWHERE,
+    Confirm,
+    EntryId,
+    Header,
+    Member,
+    Membership,
+    Promote,
+    Quorums,
+    Rollback,
+    Snapshot,
+    Span,
+    Standing,
+)
 from quorate.sim.happening import Happening, with_store
 
 
@@ -212,16 +226,52 @@ def tell_headers(headers: tuple[Header, ...]) -> str:
     if not headers:
         return "nothing"
     if len(headers) == 1:
-        control = headers[0].control
-        return f"{headers[0]} {control}" if isinstance(control, Membership) else str(headers[0])
+        return f"{headers[0]} {tell_control(headers[0].control)}".strip()
     return f"{headers[0].epoch}-{headers[0].offset}..{headers[-1].id} ({len(headers)})"
+
+
+def tell_control(control: Any) -> str:
+    """What a control record says, beside its name."""
+    if isinstance(control, Membership):
+        return str(control)
+    if isinstance(control, Confirm):
+        return f"of {control.upto}"
+    if isinstance(control, Rollback):
+        return f"from {control.first}" + (" forced" if control.forced else "")
+    if isinstance(control, Promote):
+        return f"of n{control.leader}" + (f" after n{control.former}" if control.former else "")
+    return ""
+
+
+def tell_row(row: Row) -> str:
+    """A row of `_voting`."""
+    said = f"{'aye' if row.aye else 'nay'} to n{row.nominee}" if row.nominee else "nobody stands"
+    if row.since and row.since == row.epoch:
+        said = f"n{row.leader} leads" if row.leader else "nobody leads"
+    former = f", former n{row.former}" if row.former else ""
+    return f"({said}{former})"
+
+
+def tell_says(says: Says) -> str:
+    """`vote-row epoch 4 (aye to n2)`."""
+    stands = f" stands with {tell(says.last)}" if says.stands else ""
+    notes = [name for name in ("ordered", "faulty") if getattr(says, name)]
+    return " ".join([f"vote-row epoch {says.epoch} {tell_row(says.row)}{stands}", *notes])
 
 
 def tell_span(span: Span) -> str:
     return f"({span.before}, {span.last}]"
 
 
-UNSAID = {"heir": 0, "priority": 1, "wants_snapshot": -1, "settled": NOWHERE, "owed": NOWHERE}
+UNSAID = {
+    "heir": 0,
+    "priority": 1,
+    "wants_snapshot": -1,
+    "settled": NOWHERE,
+    "owed": NOWHERE,
+    "led": 0,
+    "row": Row(),
+}
 """Values that are the usual ones."""
 
 
@@ -238,6 +288,12 @@ _TELLERS: dict[type, Callable[[Any], str]] = {
     Reconfiguration: tell_reconfiguration,
     Reconfigure: lambda thing: f"request {thing.request}: {tell_change(thing)}",
     Shard: tell_shard,
+    Quorums: lambda thing: f"{thing.commit}+{thing.promote}",
+    Row: tell_row,
+    Says: tell_says,
+    commands.SetReadOnly: lambda thing: (
+        f"set-read-only request {thing.request} {'on' if thing.read_only else 'off'}"
+    ),
     Snapshot: tell_snapshot,
     Span: tell_span,
     Standing: tell_standing,

@@ -25,9 +25,9 @@ from quorate.sim.chance import stream
 from quorate.sim.clock import Clock
 from quorate.sim.disk import SimDisk
 from quorate.sim.network import Network
+from quorate.sim.setup import Setup
 from quorate.sim.sim_node import NEVER, SimNode
 from quorate.sim.trace import Trace, tell
-from quorate.sim.tunables import Tunables
 from quorate.storage.disk import DiskFailed, DiskFull
 from quorate.storage.frame import Frame
 
@@ -37,66 +37,6 @@ WALL_SECONDS = 1_000.0
 """The time of day when a world begins."""
 RESTART_SECONDS = 0.05
 """A process that ended by itself is started again after this long."""
-
-
-class Setup(msgspec.Struct, frozen=True):
-    """Where a run begins."""
-
-    seed: int
-    tunables: Tunables
-    voters: tuple[tuple[int, ...], ...]
-    """The voting nodes of each partition."""
-    learners: tuple[tuple[int, ...], ...]
-    """The learning nodes of each partition."""
-    hold: bool = False
-    """Messages between replicas wait until they are delivered by hand."""
-    outsiders: tuple[tuple[int, ...], ...] = ()
-    """The nodes of each partition that hold a replica which is not a member yet; empty: nobody does."""
-    unlucky: tuple[int, ...] = ()
-    """Nodes whose copies may be lost for good, and who may never stand: fewer than half of any ensemble."""
-    priorities: tuple[tuple[int, int], ...] = ()
-    """(node, how much it is wanted as a leader), where that is not as tuned for all."""
-    protocol: str = "raft"
-    operators: tuple[int, ...] = ()
-    """Operator processes: they are no nodes, and share the network with them."""
-    metadata: int = -1
-    """The partition that is the metadata group's, replicated by raft; -1: there is none."""
-    tables: tuple[int, ...] = ()
-    """The partitions that are table groups."""
-    quorums: tuple[Quorums | None, ...] = ()
-    """Of each partition, at birth (`confirm`); empty: majorities."""
-
-    @property
-    def everybody(self) -> tuple[int, ...]:
-        """Whoever is in the network."""
-        return self.nodes + self.operators
-
-    @property
-    def shards(self) -> range:
-        """The partitions of which operators take care; clients write to them and to no others."""
-        return range(len(self.voters) - (self.metadata >= 0))
-
-    def protocol_of(self, partition: int) -> str:
-        return "raft" if partition == self.metadata else self.protocol
-
-    def purpose_of(self, partition: int) -> str:
-        if partition == self.metadata:
-            return "metadata"
-        return "tables" if partition in self.tables else "topic"
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        groups = self.voters + self.learners + self.outsiders
-        return tuple(sorted({node for group in groups for node in group}))
-
-    @property
-    def holders(self) -> tuple[tuple[int, ...], ...]:
-        """The nodes that hold each partition."""
-        outsiders = self.outsiders or ((),) * len(self.voters)
-        return tuple(
-            tuple(sorted(group[0] + group[1] + group[2]))
-            for group in zip(self.voters, self.learners, outsiders, strict=True)
-        )
 
 
 class Letter(msgspec.Struct, frozen=True, gc=False):
@@ -264,7 +204,7 @@ class World:
         return node.host is not None
 
     def _settings(self, number: int) -> HostSettings:
-        settings = self.tunables.host
+        settings = self.nodes[number].settings(self.tunables.host)
         for node, priority in self.setup.priorities:
             if node == number:
                 raft = msgspec.structs.replace(settings.raft, priority=priority)
@@ -400,7 +340,7 @@ class World:
 
     def _send(self, node: SimNode, life: int, target: int, parcel: Parcel) -> None:
         if node.lives == life and node.host is not None:
-            self.post(node.number, target, parcel)
+            self.post(node.number, target, node.translated(parcel))
 
     def post(self, source: int, target: int, parcel: Parcel) -> None:
         """A message begins its journey."""
@@ -447,7 +387,7 @@ class World:
             self.after(node.paused_until - self.now, self._deliver, letter)
             return
         self._receiving = letter.number
-        host.receive(node.clock.local(self.now), letter.parcel)
+        host.receive(node.clock.local(self.now), node.translated(letter.parcel))
         self._receiving = 0
         self._turned(node)
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
 from quorate.sim.chaos import Toll
-from quorate.sim.run import IN_SYNC, OPERATED, Plan, Verdict, run_plan
+from quorate.sim.run import DECIDED, IN_SYNC, OPERATED, Plan, Verdict, run_plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ CANCEL_S = 2.0
 NAME = "quorate-sweep"
 
 COUNTS = "events steps acknowledged reads elections truncations crashes partitions damaged".split()
-COUNTS += OPERATED + IN_SYNC
+COUNTS += OPERATED + IN_SYNC + DECIDED
 TOLL_COUNTS = Toll.__struct_fields__
 SCHEMA = StructType(
     [

@@ -20,9 +20,10 @@ from quorate.sim.invariants import Invariants
 from quorate.sim.isr_planner import IsrPlanner
 from quorate.sim.isr_watcher import IsrWatcher
 from quorate.sim.operators import Operators
+from quorate.sim.setup import Setup
 from quorate.sim.store import MemoryStore
 from quorate.sim.tunables import Oversight, Tunables
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 from quorate.storage.settings import TINY
 
 LATENCY_S = 0.001

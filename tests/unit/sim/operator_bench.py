@@ -16,11 +16,12 @@ from quorate.sim.group_store import GroupStore
 from quorate.sim.invariants import Invariants
 from quorate.sim.operators import Operators
 from quorate.sim.planner import Planner
+from quorate.sim.setup import Setup
 from quorate.sim.store import MemoryStore
 from quorate.sim.trouble import Trouble
 from quorate.sim.tunables import Oversight, Tunables
 from quorate.sim.watcher import Watcher
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 from quorate.storage.settings import TINY
 
 LATENCY_S = 0.001

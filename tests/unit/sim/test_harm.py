@@ -15,8 +15,9 @@ from quorate.sim.faults import Fault
 from quorate.sim.harm import Harm, kind_of
 from quorate.sim.invariants import Invariants
 from quorate.sim.run import ROOMS
+from quorate.sim.setup import Setup
 from quorate.sim.tunables import Tunables
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 from quorate.storage.settings import TINY
 
 TUNABLES = Tunables(host=HostSettings(store=TINY, raft=Tuning(election_timeout_s=0.15, heartbeat_s=0.03)))

@@ -14,9 +14,10 @@ from quorate.sim.chaos import Chaos
 from quorate.sim.faults import CHANGES, LEADER, Fault
 from quorate.sim.invariants import Invariants
 from quorate.sim.run import ROOMS
+from quorate.sim.setup import Setup
 from quorate.sim.steward import Steward, is_at_rest
 from quorate.sim.tunables import Tunables
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 from quorate.storage.settings import TINY
 from tests.unit.sim.test_invariants import expect
 

@@ -16,12 +16,12 @@ from quorate.machine.table import Tables
 from quorate.machine.table_wire import decode
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Oracle
+from quorate.sim.setup import Setup
 from quorate.sim.table_acts import CREATE
 from quorate.sim.table_client import TRIES_MAX, Teller
 from quorate.sim.table_group import TableGroup
 from quorate.sim.tunables import Tunables
 from quorate.sim.workload import Manners, Workload
-from quorate.sim.world import Setup
 from tests.unit.sim.test_workload import Office
 
 Answer = Callable[[Reply], None]

@@ -65,5 +65,5 @@ def test_no_mutant_needs_what_is_refused() -> None:
 
 def test_learners_are_refused_where_nobody_is_told_of_them() -> None:
     assert plan_seed(1, learners=1).learners == 1
-    with pytest.raises(ValueError, match="coordinated has no learners; only raft has"):
+    with pytest.raises(ValueError, match="coordinated has no learners; only raft and confirm have"):
         plan_seed(1, protocol="coordinated", learners=1)

@@ -10,9 +10,10 @@ from quorate.core.raft import Tuning
 from quorate.host import HostSettings
 from quorate.sim.invariants import Invariants
 from quorate.sim.run import ROOMS
+from quorate.sim.setup import Setup
 from quorate.sim.trace import Trace
 from quorate.sim.tunables import Tunables
-from quorate.sim.world import Setup, World
+from quorate.sim.world import World
 from quorate.storage.frame import Frame
 from quorate.storage.settings import TINY
 

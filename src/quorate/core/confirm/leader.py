@@ -39,6 +39,8 @@ class Leader(leader.Leader):
         self._rolling_back: list[int] = []
         """Requests that wait for the open rollback."""
         self._demoting: list[int] = []
+        self._former = 0
+        """Who led before, as far as that is known."""
 
     def enter(self) -> None:
         super().enter()
@@ -54,7 +56,8 @@ class Leader(leader.Leader):
         super().leave()
 
     def first_entry(self) -> Control:
-        return Promote(self.replica.me.node, self.replica.voting.newest.leader)
+        self._former = self.replica.voting.newest.leader
+        return Promote(self.replica.me.node, self._former)
 
     def _answer(self, request: int, outcome: Outcome, *, offset: int = -1, why: str = "") -> None:
         replica = self.replica
@@ -104,7 +107,7 @@ class Leader(leader.Leader):
         if valid:  # What is not synchronous needs no CONFIRM (TT-39).
             self._append(Confirm(replica.log.position(valid[-1])))
         if began:
-            replica.took_over()
+            replica.took_over(self._former)
         if self._demoting:
             self._go_on_demoting()
 

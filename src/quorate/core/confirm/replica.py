@@ -18,7 +18,7 @@ from quorate.core.confirm.follower import Follower
 from quorate.core.confirm.leader import Leader
 from quorate.core.confirm.voting import Row, Says, Voting
 from quorate.core.effects import Outcome
-from quorate.core.entry import Confirm, EntryId, Kind, Member, Membership, Rollback
+from quorate.core.entry import Confirm, EntryId, Header, Kind, Member, Membership, Promote, Rollback
 from quorate.core.keeping import COMMON_HANDLERS
 from quorate.core.raft import replica as raft
 from quorate.core.raft.messages import AppendEntries
@@ -90,17 +90,42 @@ class Replica(raft.Replica):
         if not self.log.faulty:
             super().publish()
 
+    def advance_commit(self, to: int) -> None:
+        newest = self.log.newest(Promote)
+        before = self.commit
+        super().advance_commit(to)
+        if newest is not None and before < newest.offset <= self.commit:
+            self._saw_promote(newest)
+
     # --- _voting ---
 
-    def _write(self, nominee: int, *, aye: bool, leader: int | None = None) -> None:
+    def _saw_promote(self, header: Header) -> None:
+        """It is settled. Whoever was away when its leader said so reads it in the log (TT-13)."""
+        control, epoch = header.control, header.epoch
+        assert isinstance(control, Promote)
+        if self.role.name != "leader" and epoch > self.voting.newest.since:
+            self._heard(
+                control.leader, Row(epoch, control.leader, True, control.leader, control.former, epoch)
+            )
+
+    def _write(self, nominee: int, *, aye: bool, leader: int | None = None, former: int = 0) -> None:
         """Write this node's row. Who leads stays what is known, unless it says otherwise."""
         newest = self.voting.newest
         if leader is None:
             self.row = Row(self.epoch, nominee, aye, newest.leader, newest.former, newest.since)
         else:
-            self.row = Row(self.epoch, nominee, aye, leader, newest.leader, self.epoch)
+            self.row = Row(self.epoch, nominee, aye, leader, former, self.epoch)
         self.voting.take(self.me.node, self.row)
         self.save_state()
+
+    def _heard(self, node: int, row: Row) -> None:
+        """Somebody's row. Who leads by it, if that is news, stands in the own row from now on, over restarts."""
+        self.voting.take(node, row)
+        newest, mine = self.voting.newest, self.row
+        if (newest.leader, newest.former, newest.since) != (mine.leader, mine.former, mine.since):
+            self.row = Row(mine.epoch, mine.nominee, mine.aye, newest.leader, newest.former, newest.since)
+            self.voting.take(self.me.node, self.row)
+            self.save_state()
 
     def _say(self, *, stands: bool = False, ordered: bool = False) -> None:
         """Let everybody have this node's row, once it is saved."""
@@ -118,16 +143,16 @@ class Replica(raft.Replica):
         self._write(0, aye=False)
         self._say()
 
-    def took_over(self) -> None:
+    def took_over(self, former: int) -> None:
         """PROMOTE is settled: read-write begins, and everybody hears of it (TT-17)."""
         self.led = self.epoch
-        self._write(self.me.node, aye=True, leader=self.me.node)
+        self._write(self.me.node, aye=True, leader=self.me.node, former=former)
         self._say()
         self.answer_promotion(Outcome.SETTLED)
 
     def gave_up_leadership(self) -> None:
         """FORMER is this node, CURRENT is nobody (TT-21)."""
-        self._write(0, aye=False, leader=0)
+        self._write(0, aye=False, leader=0, former=self.me.node)
         self._say()
 
     def answer_promotion(self, outcome: Outcome, why: str = "") -> None:
@@ -168,7 +193,7 @@ class Replica(raft.Replica):
         if type(message) is not Says:
             return super()._received(event)
         sender, row = event.sender, message.row
-        self.voting.take(sender.node, row)
+        self._heard(sender.node, row)
         stands = message.stands
         if message.epoch < self.epoch:
             if stands:
@@ -294,8 +319,7 @@ class Replica(raft.Replica):
             why = "a leader is demoted instead" if self.role.name == "leader" else "its log has damage"
             self.emit(effects.Reply(command.request, Outcome.REFUSED, leader=self.leader, why=why))
             return
-        if self.role.name != self.resting:
-            self.stand_down()
+        self.stand_down()  # Also a follower: what it has acknowledged is gone.
         self.loose = True
         self.ordering.forget_held()  # Neither a vote nor an acknowledgement leaves it from now on (D9).
         if self.log.head.offset > self.commit:
@@ -304,7 +328,6 @@ class Replica(raft.Replica):
             self.cut(to)
             if self.verified.offset > to.offset:
                 self.verified = to
-        self.leader = 0
         self.take_snapshot()
         self.save_state()
         self._done_when_saved.append(command.request)

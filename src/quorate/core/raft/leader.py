@@ -194,7 +194,11 @@ class Leader(Leading, Role):
         log = self.replica.log
         cursor.commit = message.commit
         cursor.priority = message.priority
+        counts_again = cursor.loose and not message.loose
         cursor.loose = message.loose
+        if message.loose:  # Whatever it had before, it may have given up.
+            self._matched.pop(sender, None)
+            cursor.matched = min(cursor.matched, message.matched)
         if self.deadline is None and not message.quiet:
             self.wake()  # Something old has woken it after we fell silent: let it rest again.
         cursor.quiet = message.quiet and message.matched == log.head.offset
@@ -218,10 +222,10 @@ class Leader(Leading, Role):
             else:
                 self._probe(cursor)
             return
-        if cursor.accepted(log, probe=message.probe, matched=message.matched):
-            if message.loose:
-                self._matched.pop(sender, None)
-            elif sender in self.replica.voters:  # A learner is sent everything and never counts (YB-5).
+        if cursor.accepted(log, probe=message.probe, matched=message.matched) or counts_again:
+            if (
+                sender in self.replica.voters and not message.loose
+            ):  # A learner is sent everything and never counts (YB-5).
                 self._matched[sender] = cursor.matched
                 self._commit()
             if self.replica.role is not self:
