@@ -74,15 +74,15 @@ class ConfirmSteward(Steward):
 
     # --- orders ---
 
-    def _roll_back(self, rng: Random, partition: int, node: int) -> None:
-        self.order(node, partition, "roll back", commands.RollBack)
+    def _roll_one_back(self, rng: Random, partition: int, node: int) -> None:
+        self.roll_back(node, partition)
 
     def _promote_one(self, rng: Random, partition: int, node: int) -> None:
         """Anybody, and whoever leads already."""
         self.promote(rng.choice((node, *self.world.setup.holders[partition])), partition)
 
     def _demote_leader(self, rng: Random, partition: int, node: int) -> None:
-        self.order(node, partition, "demote", commands.Demote, self._demoted)
+        self.demote(node, partition)
 
     def _set_read_only(self, rng: Random, partition: int, node: int) -> None:
         self.set_read_only(node, partition, read_only=rng.random() < 0.6)
@@ -95,6 +95,12 @@ class ConfirmSteward(Steward):
 
     def _join_one_again(self, rng: Random, partition: int, node: int) -> None:
         self.join_again(rng.choice(self.world.setup.holders[partition]), partition)
+
+    def roll_back(self, node: int, partition: int) -> None:
+        self.order(node, partition, "roll back", commands.RollBack)
+
+    def demote(self, node: int, partition: int) -> None:
+        self.order(node, partition, "demote", commands.Demote, self._demoted)
 
     def promote(self, node: int, partition: int) -> None:
         def done(reply: Reply) -> None:
@@ -168,11 +174,17 @@ class ConfirmSteward(Steward):
     # --- who counts, and how many are enough ---
 
     def change(
-        self, node: int, partition: int, *, ensemble: tuple[Member, ...], learners: tuple[Member, ...] = ()
+        self,
+        node: int,
+        partition: int,
+        *,
+        ensemble: tuple[Member, ...],
+        learners: tuple[Member, ...] = (),
+        quorums: Quorums | None = None,
     ) -> None:
         """Every change names its quorums: those of the ensemble before may be unfair in the next one."""
         self.toll.changes += 1
-        quorums = self._quorums(ensemble, self._view(node, partition))
+        quorums = quorums or self._quorums(ensemble, self._view(node, partition))
         wanted = Membership(ensemble, learners, quorums=quorums)
 
         def done(reply: Reply) -> None:
@@ -262,7 +274,7 @@ class ConfirmSteward(Steward):
 
 
 _ACTS: dict[str, Callable[[ConfirmSteward, Random, int, int], None]] = {
-    "roll-back": ConfirmSteward._roll_back,
+    "roll-back": ConfirmSteward._roll_one_back,
     "promote": ConfirmSteward._promote_one,
     "demote": ConfirmSteward._demote_leader,
     "read-only": ConfirmSteward._set_read_only,
