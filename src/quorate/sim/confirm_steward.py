@@ -21,6 +21,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quorate.core import commands
 from quorate.core.confirm.config import CUTTING_LOOSE, TOO_NEW
 from quorate.core.effects import Reply
@@ -201,7 +203,10 @@ class ConfirmSteward(Steward):
 
     def _quorums(self, ensemble: tuple[Member, ...], view: Membership) -> Quorums | None:
         if view.outgoing and ensemble == view.outgoing and self._rng.random() < 0.8:
-            return view.outgoing_quorums  # Back to where it came from.
+            # Back to where it came from. Whoever names none goes there, too, if it is another ensemble.
+            former = view.outgoing_quorums
+            named = former is not None or ensemble == view.ensemble
+            return Quorums(*sizes(former, len(ensemble))) if named else None
         if is_first_everywhere(self.world) and self._rng.random() < 0.8:
             return None  # Who has heard of the old nodes names none: they would be refused.
         count = len(ensemble)
@@ -221,6 +226,12 @@ class ConfirmSteward(Steward):
         quorums = wanted.quorums
         if quorums is not None and not is_safe(quorums, len(wanted.ensemble)):
             raise Violated("change-answer", f"p{partition}: {wanted} with {quorums} was taken (D10)")
+        if self.invariants is not None:
+            found = self.invariants.membership(partition, reply.offset)
+            count = len(wanted.ensemble)
+            # Who names none gets what was there before; and majorities can be said in two ways.
+            if quorums is None or sizes(found.quorums, count) == sizes(quorums, count):
+                wanted = msgspec.structs.replace(wanted, quorums=found.quorums)
         super()._check_change(partition, wanted, reply)
 
     # --- the person ---
@@ -294,6 +305,12 @@ def draw_quorums(rng: Random, count: int, unlucky: int) -> Quorums | None:
         if is_safe(Quorums(commit, promote), count)
     ]
     return rng.choice(safe) if safe else None
+
+
+def sizes(quorums: Quorums | None, count: int) -> tuple[int, int]:
+    """How many of so many are enough, to commit and to promote."""
+    half = count // 2 + 1
+    return (half, half) if quorums is None else (quorums.commit, quorums.promote)
 
 
 def is_safe(quorums: Quorums, count: int) -> bool:
