@@ -21,7 +21,7 @@ from quorate.core.effects import Outcome
 from quorate.core.entry import Confirm, EntryId, Header, Kind, Member, Membership, Promote, Rollback
 from quorate.core.keeping import COMMON_HANDLERS
 from quorate.core.raft import replica as raft
-from quorate.core.raft.messages import AppendEntries
+from quorate.core.raft.messages import AppendEntries, GoneRequest
 from quorate.core.raft.prospect import Prospect
 
 
@@ -334,10 +334,17 @@ class Replica(raft.Replica):
         if not self.leader:
             why = "no leader is heard: there is nothing to join"
             self.emit(effects.Reply(command.request, Outcome.REFUSED, why=why))
+            self._let_leader_speak()
             return
         self.loose = self.detached = False
         self.save_state()
         self._done_when_saved.append(command.request)
+
+    def _let_leader_speak(self) -> None:
+        """At rest it says nothing, and does not know that we have stopped to listen: so ask for it."""
+        self.times_asked += 1
+        for node in self.peers:
+            self.send_when_saved(node, GoneRequest(self.epoch, self.log.head, self.times_asked))
 
 
 Replica.orders = {
