@@ -1,7 +1,7 @@
 """A replica gets a snapshot: it was told the manifest, and fetches the chunks from whoever holds it, one at a time.
 
-A chunk that does not come is asked for again; what was kept is not asked for twice. It outlives neither a change of
-epoch nor a restart: whoever wanted it asks again.
+A chunk that does not come is asked for again; what was kept is not asked for twice. Another epoch interrupts it,
+and it goes on when the same snapshot of the same source is wanted again. A restart ends it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ChunkGone(msgspec.Struct, frozen=True, gc=False, tag="chunk gone"):
 
 
 class Fetching:
-    __slots__ = ("_asker", "_replica", "_source", "deadline")
+    __slots__ = ("_asker", "_interrupted", "_replica", "_source", "deadline")
 
     def __init__(self, replica: Any) -> None:
         """`replica.fetched(asker, installed)` hears what came of it."""
@@ -44,6 +44,8 @@ class Fetching:
         self._asker = 0
         """Who wants to hear that it is here; 0: nothing is being fetched."""
         self._source = 0
+        self._interrupted: Staging | None = None
+        """What was staged of the last one when its epoch ended: still there, as long as nothing else is staged."""
         self.deadline: float | None = None
 
     # --- the holder's side ---
@@ -70,6 +72,9 @@ class Fetching:
             self._asker = asker
             self._answer(installed=True)
             return
+        interrupted, self._interrupted = self._interrupted, None
+        if replica.staging is None and interrupted is not None:
+            replica.staging = interrupted
         if replica.staging is None or replica.staging.snapshot != snapshot or self._source != source:
             replica.staging = Staging(snapshot)
         elif self._asker == asker and self.deadline is not None:
@@ -154,9 +159,17 @@ class Fetching:
             if staging is not None and not self._replica.installing:
                 self._ask(staging)
 
+    def interrupt(self) -> None:
+        """Another epoch: nobody wants it any more, as far as is known. What is already being installed goes on."""
+        staging = self._replica.staging
+        self.forget()
+        if staging is not self._replica.staging:
+            self._interrupted = staging
+
     def forget(self) -> None:
-        """Another epoch, or a disk that is full. What is already being installed goes on."""
+        """A disk that is full: nobody knows what of it was kept. What is already being installed goes on."""
         if not self._replica.installing:
             self._replica.staging = None
+        self._interrupted = None
         self._asker = 0
         self.deadline = None

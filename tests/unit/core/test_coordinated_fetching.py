@@ -14,7 +14,7 @@ from quorate.core.coordinated.messages import (
     SnapshotRequest,
     SnapshotResponse,
 )
-from quorate.core.effects import Append, Effect, InstallSnapshot, Send, StageChunk
+from quorate.core.effects import Append, Effect, InstallSnapshot, SaveState, Send, StageChunk
 from quorate.core.entry import NOWHERE, Member, Snapshot
 from quorate.core.fetching import ChunkGone, ChunkRequest, ChunkResponse
 from tests.unit.core.coordinated_kit import (
@@ -195,12 +195,35 @@ def test_another_source_is_asked_from_the_beginning(bench: Bench) -> None:
     assert isinstance(staged, StageChunk)
 
 
-def test_another_epoch_ends_it_and_whoever_wants_it_begins_anew(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("snapshot", "source", "resumed"),
+    [(SNAPSHOT, N1, 4), (LATER, N1, 0), (SNAPSHOT, N2, 0)],
+)
+def test_another_epoch_interrupts_it_and_the_same_snapshot_of_the_same_source_goes_on(
+    bench: Bench, snapshot: Snapshot, source: Member, resumed: int
+) -> None:
     keep(bench, 0)
     bench.receive(OPERATOR, FenceRequest(EPOCH + 1, THREE))
     bench.persist()
     assert bench.receive(N1, chunk(4)) == []
     assert bench.replica.deadline() is None
+    ordered = bench.receive(OPERATOR, SnapshotRequest(EPOCH + 1, snapshot, source))
+    assert ordered == [Send(source.node, ChunkRequest(EPOCH + 1, snapshot, resumed))]
+
+
+def test_a_chunk_that_is_being_kept_when_the_epoch_ends_is_not_asked_for_again(bench: Bench) -> None:
+    bench.receive(N1, chunk(0))
+    bench.receive(OPERATOR, FenceRequest(EPOCH + 1, THREE))
+    again = SnapshotRequest(EPOCH + 1, SNAPSHOT, N1)
+    assert bench.receive(OPERATOR, again) == []
+    assert Send(1, ChunkRequest(EPOCH + 1, SNAPSHOT, 4)) in bench.persist()
+
+
+def test_what_was_interrupted_before_the_disk_refused_something_begins_anew(bench: Bench) -> None:
+    keep(bench, 0)
+    fenced = of_kind(bench.receive(OPERATOR, FenceRequest(EPOCH + 1, THREE)), SaveState)
+    bench.tell(events.Failed(fenced[0].io, "no space", head=bench.replica.log.head))
+    bench.persist()
     ordered = bench.receive(OPERATOR, SnapshotRequest(EPOCH + 1, SNAPSHOT, N1))
     assert ordered == [Send(1, ChunkRequest(EPOCH + 1, SNAPSHOT, 0))]
 
