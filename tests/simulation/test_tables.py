@@ -152,8 +152,8 @@ def test_undo_that_forgets_something_is_noticed(monkeypatch: pytest.MonkeyPatch)
         for changed in reversed(entry.changes[1:]):
             changed[0].take_back(changed)
         if entry.remembered is not None:
-            tables._memory.take_back(entry.remembered, entry.hidden)
-        entry.changes, entry.remembered, entry.hidden = [], None, None
+            tables._memory.take_back(entry.remembered)
+        entry.changes, entry.remembered = (), None
 
     monkeypatch.setattr(Tables, "_take_back", half)
     assert violations(range(6), "confirm") & {"table-read", "table-total", "table-torn", "assertion"}

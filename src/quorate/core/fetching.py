@@ -1,8 +1,8 @@
 """A replica gets a snapshot: it was told the manifest, and fetches the chunks from whoever holds it, one at a time.
 
 A chunk that does not come is asked for again; what was kept is not asked for twice. With another epoch it pauses,
-and goes on where it was when the same snapshot of the same node is wanted again: where epochs are shorter than it
-takes to fetch a large one, nobody would ever have it otherwise. It does not outlive a restart.
+and goes on where it was once the same snapshot of the same node is wanted again: otherwise, with epochs that are
+shorter than it takes to fetch a large one, nobody would ever have it. It does not outlive a restart.
 """
 
 from __future__ import annotations
