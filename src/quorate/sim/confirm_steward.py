@@ -22,6 +22,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import commands
+from quorate.core.confirm.config import CUTTING_LOOSE, TOO_NEW
 from quorate.core.effects import Reply
 from quorate.core.entry import Member, Membership, Quorums
 from quorate.core.invariant import Violated
@@ -29,6 +30,7 @@ from quorate.sim.chance import stream
 from quorate.sim.faults import Fault
 from quorate.sim.invariants import Invariants
 from quorate.sim.steward import Steward
+from quorate.sim.upgrade import is_first_everywhere, level_of
 from quorate.sim.world import World
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ class ConfirmSteward(Steward):
         self._rng = stream(world.setup.seed, "person")
         self._read_only: dict[tuple[int, int], int] = {}
         """By partition and node: the epoch in which a leader was set read-only."""
+        self.too_new_count = 0
+        """Orders that were refused because not every node knew of them yet (TT-41)."""
+        self.newer_count = 0
+        """Orders that were carried out and that the first version did not know."""
 
     # --- while everything goes wrong ---
 
@@ -122,7 +128,26 @@ class ConfirmSteward(Steward):
     def join_again(self, node: int, partition: int) -> None:
         self.order(node, partition, "join again", commands.JoinAgain)
 
+    def _expect(self, node: int, what: str, done: Callable[[Reply], None]) -> Callable[[Reply], None]:
+        expected = super()._expect(node, what, done)
+
+        def answer(reply: Reply) -> None:
+            if reply.why == TOO_NEW:
+                self.too_new_count += 1
+                if all(level_of(self.world, other) >= CUTTING_LOOSE for other in self.world.nodes):
+                    raise Violated("order-answer", f"{what} at n{node}: said to be too new, and is not")
+            expected(reply)
+
+        return answer
+
+    def _was_newer(self, node: int, what: str) -> None:
+        """An order is done that nodes of the first version do not know (TT-41)."""
+        self.newer_count += 1
+        if level_of(self.world, node) < CUTTING_LOOSE:
+            raise Violated("order-answer", f"{what} at n{node}: done, and not every node knows of it")
+
     def _check_loose(self, node: int, partition: int, reply: Reply) -> None:
+        self._was_newer(node, f"p{partition} cut loose")
         hosted = self.world.hosted(node, partition)
         if hosted is not None and hosted.replica.loose and hosted.replica.log.head.offset < reply.offset:
             raise Violated("order-answer", f"p{partition} n{node} gave up more than {reply.offset}")
@@ -152,6 +177,8 @@ class ConfirmSteward(Steward):
 
         def done(reply: Reply) -> None:
             self.toll.changes_settled += 1
+            if quorums is not None:
+                self._was_newer(node, f"p{partition} change of quorums")
             self._check_change(partition, wanted, reply)
 
         answer = self._expect(node, f"p{partition} change to {wanted}", done)
@@ -163,6 +190,8 @@ class ConfirmSteward(Steward):
     def _quorums(self, ensemble: tuple[Member, ...], view: Membership) -> Quorums | None:
         if view.outgoing and ensemble == view.outgoing and self._rng.random() < 0.8:
             return view.outgoing_quorums  # Back to where it came from.
+        if is_first_everywhere(self.world) and self._rng.random() < 0.8:
+            return None  # Who has heard of the old nodes names none: they would be refused.
         count = len(ensemble)
         if count and self._rng.random() < 0.05:
             return self._nonsensical(count)

@@ -63,29 +63,29 @@ class Healing:
 
     def run(self) -> None:
         committed = VALUES_COMMITTED if self.world.setup.protocol == "coordinated" else LIVENESS
-        self._wait("no fresh proposal settles", self._proposals(), committed)
-        self._wait("batches of producers do not settle", self.workload.insist(self.pace * 1.5), committed)
+        self.wait("no fresh proposal settles", self._proposals(), committed)
+        self.wait("batches of producers do not settle", self.workload.insist(self.pace * 1.5), committed)
         if isinstance(self.steward, ConfirmSteward):
-            self._wait("who was cut loose is not joined again", self.steward.still_loose)
+            self.wait("who was cut loose is not joined again", self.steward.still_loose)
         if self.world.setup.operators:
-            self._wait("changes do not come to an end", self.steward.settle_down())
-            self._wait("who came back is not taken in", self.steward.renew())
-            self._wait("changes do not come to an end", self.steward.settle_down())
+            self.wait("changes do not come to an end", self.steward.settle_down())
+            self.wait("who came back is not taken in", self.steward.renew())
+            self.wait("changes do not come to an end", self.steward.settle_down())
         elif self.world.setup.outsiders:
-            self._wait("changes do not come to an end", self.steward.settle_down())
+            self.wait("changes do not come to an end", self.steward.settle_down())
             if stream(self.world.setup.seed, "renewing").random() < 0.5:
-                self._wait("who came back is not taken in", self.steward.renew())
-                self._wait("changes do not come to an end", self.steward.settle_down())
-        self._wait("commands stay unanswered", self.steward.unanswered)
-        self._wait("requests stay unanswered", self.workload.unanswered)
+                self.wait("who came back is not taken in", self.steward.renew())
+                self.wait("changes do not come to an end", self.steward.settle_down())
+        self.wait("commands stay unanswered", self.steward.unanswered)
+        self.wait("requests stay unanswered", self.workload.unanswered)
         self._check_all()
-        self._wait("copies do not become equal", self._unequal)
-        self._wait("idle groups do not fall silent", self._noisy)
+        self.wait("copies do not become equal", self._unequal)
+        self.wait("idle groups do not fall silent", self._noisy)
         self._digests()
         self._tables()
         self._read_everything()
 
-    def _wait(self, what: str, missing: Callable[[], list[str]], promise: str = LIVENESS) -> None:
+    def wait(self, what: str, missing: Callable[[], list[str]], promise: str = LIVENESS) -> None:
         """Let time pass until nothing is missing."""
         deadline = self.world.now + PATIENCE_PACES * self.pace
         while found := missing():
@@ -139,7 +139,7 @@ class Healing:
             if hosted is not None:
                 open_checks[partition, number] = f"p{partition} n{number}"
                 self.world.check(number, partition, done((partition, number)))
-        self._wait("checks do not end", lambda: list(open_checks.values()))
+        self.wait("checks do not end", lambda: list(open_checks.values()))
 
     def _unequal(self) -> list[str]:
         found = []
@@ -217,7 +217,7 @@ class Healing:
             assert hosted is not None
             self.oracle.lost_below(partition, hosted.replica.log.head.offset, f"n{number}")
             read_on(number, partition, hosted.replica.log.base.offset + 1, hosted.commit)
-        self._wait("reads do not end", lambda: list(reading.values()))
+        self.wait("reads do not end", lambda: list(reading.values()))
 
 
 class Probe:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from quorate.core.confirm.config import CUTTING_LOOSE
 from quorate.core.confirm.invariants import ConfirmInvariants
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.invariant import Violated
@@ -32,10 +33,12 @@ from quorate.sim.oracle import Oracle
 from quorate.sim.overseen import OVERSEEN
 from quorate.sim.rooms import Rooms
 from quorate.sim.setup import Setup
+from quorate.sim.steward import Steward
 from quorate.sim.store import MemoryStore, Store
 from quorate.sim.table_group import TableGroup, listen
 from quorate.sim.trace import Trace
 from quorate.sim.tunables import Tunables, check_overrides, draw
+from quorate.sim.upgrade import Upgrade
 from quorate.sim.watcher import Watcher
 from quorate.sim.workload import Workload
 from quorate.sim.world import World
@@ -230,6 +233,10 @@ class Run:
         if tables:
             self.invariants.on_settled = listen(tables, self.invariants.on_settled)
         self.chaos = Chaos(self.world, self.faults, self.invariants, self.operators)
+        self.upgrade: Upgrade | None = None
+        if plan.protocol == "confirm" and self.tunables.old_nodes:
+            assert isinstance(self.chaos.steward, Steward)
+            self.upgrade = Upgrade(self.world, self.chaos.steward)
 
     def _operators(self, room: CoordinatedInvariants | IsrInvariants) -> Operators:
         oversight = self.tunables.oversight
@@ -305,10 +312,15 @@ class Run:
                 self.operators.start(number)
         self.chaos.begin()
         self.workload.begin()
+        if self.upgrade is not None:
+            self.upgrade.begin()
         self.world.run(until, STEPS_MAX)
         self.workload.close()
         self.chaos.heal()
-        Healing(self.world, self.workload, self.oracle, self.invariants, self.chaos.steward).run()
+        healing = Healing(self.world, self.workload, self.oracle, self.invariants, self.chaos.steward)
+        if self.upgrade is not None:
+            healing.wait("the upgrade does not end", self.upgrade.unfinished)
+        healing.run()
 
     def _violation(self, invariant: str, detail: str) -> Violation:
         if self.trace is not None:
@@ -355,7 +367,8 @@ def place_partitions(plan: Plan, tunables: Tunables) -> Setup:
     if plan.protocol == "confirm":
         # Where copies may be lost, little but majorities is fair.
         unlucky = unlucky if stream(plan.seed, "confirm luck").random() < 0.6 else ()
-        setup = msgspec.structs.replace(setup, quorums=place_quorums(plan.seed, setup.voters, unlucky))
+        if tunables.host.confirm.feature_level >= CUTTING_LOOSE:
+            setup = msgspec.structs.replace(setup, quorums=place_quorums(plan.seed, setup.voters, unlucky))
     priorities = choose_priorities(plan.seed, setup.nodes, unlucky)
     return msgspec.structs.replace(setup, unlucky=unlucky, priorities=priorities)
 

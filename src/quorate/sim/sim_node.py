@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from quorate.host import Host
+from msgspec.structs import replace
+
+from quorate.host import Host, HostSettings, Parcel
 from quorate.sim.clock import Clock
 from quorate.sim.disk import SimDisk
+from quorate.sim.old_node import as_old
 
 NEVER = float("inf")
 
@@ -16,8 +19,10 @@ class SimNode:
         "clock",
         "disk",
         "down_until",
+        "feature_level",
         "host",
         "incarnation",
+        "is_old",
         "lives",
         "number",
         "paused_until",
@@ -38,3 +43,17 @@ class SimNode:
         self.down_until = 0.0
         self.paused_until = 0.0
         self.wake_at = NEVER
+        self.is_old = False
+        """The first version's code is installed here (`confirm`, TT-41)."""
+        self.feature_level = 0
+        """As it stands in this node's own settings; 0: as tuned for all."""
+
+    def settings(self, tuned: HostSettings) -> HostSettings:
+        """With what its next process starts."""
+        if not self.feature_level:
+            return tuned
+        return replace(tuned, confirm=replace(tuned.confirm, feature_level=self.feature_level))
+
+    def translated(self, parcel: Parcel) -> Parcel:
+        """What it says and hears, in the words of the code that is installed here."""
+        return as_old(parcel) if self.is_old else parcel

@@ -54,6 +54,8 @@ class Tunables(msgspec.Struct, frozen=True):
     host: HostSettings = HostSettings()
     manners: Manners = Manners()
     oversight: Oversight = Oversight()
+    old_nodes: int = 0
+    """So many have the first version's code in the beginning, and are upgraded in the middle (`confirm`, TT-41)."""
 
 
 def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
@@ -86,6 +88,7 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
             seconds=pace * rng.choice((20.0, 40.0, 80.0)),
             partitions_count=rng.choice((1, 1, 2, 3, 4)),
             clocks_wild=stream(seed, "clocks").random() < 0.25,
+            old_nodes=draw_old_nodes(stream(seed, "old nodes")),
             tables_share=stream(seed, "tables share").choice((0.0, 0.5, 0.5, 1.0)),
         ),
     }
@@ -95,6 +98,10 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
             raise ValueError(f"no part of a run has a setting {name!r}")
         for owner in owners:
             parts[owner] = msgspec.structs.replace(parts[owner], **{name: value})
+    if parts["tunables"].old_nodes and "feature_level" not in (overrides or {}):
+        parts["confirm"] = msgspec.structs.replace(
+            parts["confirm"], feature_level=confirm.config.FIRST_VERSION
+        )
     tunables: Tunables = msgspec.structs.replace(
         parts["tunables"],
         weather=parts["weather"],
@@ -126,7 +133,6 @@ LEAST: dict[str, int | float] = {
     **dict.fromkeys(("election_timeout_s", "heartbeat_s", "ping_s", "suspect_s"), 0.001),
     "store_latency_s": 0.0001,
     **dict.fromkeys(("partitions_count", "operators_count", "align_bytes", "chunk_bytes"), 1),
-    "feature_level": 1,
     **dict.fromkeys(("message_bytes_max", "message_entries_max", "uncommitted_entries_max"), 1),
     **dict.fromkeys(("inflight_bytes_max", "inflight_messages_max"), 1),
     **dict.fromkeys(("journal_bytes", "marks_bytes"), 4 * KIB),
@@ -138,11 +144,14 @@ MOST: dict[str, int] = {
     "min_isr_share": 1,
     "tables_share": 1,
     "feature_level": 2,
+    "old_nodes": 9,
     **dict.fromkeys(("clients_count", "readers_count"), 1_000),
 }
 """Above this, a world does not fit into a machine, or means nothing."""
 OF_CONTROLLERS = ("watched", "min_isr_share")
 """What operators of `coordinated` do not have."""
+OF_CONFIRM = ("old_nodes",)
+"""What only worlds of `confirm` have."""
 
 
 def numbers_of(protocol: str) -> dict[str, int | float]:
@@ -160,10 +169,13 @@ def numbers_of(protocol: str) -> dict[str, int | float]:
         parts += [host.isr, oversight, oversight.controller]
     if protocol == "confirm":
         parts.append(host.confirm)
+    left_out = (OF_CONTROLLERS if protocol != "isr" else ()) + (OF_CONFIRM if protocol != "confirm" else ())
     found = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
-    if protocol != "isr":
-        found = {name: value for name, value in found.items() if name not in OF_CONTROLLERS}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, int | float) and name not in left_out
+    }
 
 
 def check_overrides(protocol: str, overrides: Mapping[str, Any], *, seed: int) -> None:
@@ -247,6 +259,11 @@ def draw_confirm(rng: Random, tuning: Tuning) -> confirm.Tuning:
         automatic=rng.random() < 0.75,
         alone_timeouts=rng.choice((0.0, 1.0, 5.0, 20.0)),
     )
+
+
+def draw_old_nodes(rng: Random) -> int:
+    """Mostly none; else one, or several."""
+    return rng.choice((1, 1, 2, 3)) if rng.random() < 0.12 else 0
 
 
 def draw_controller(rng: Random, pace: float) -> isr.ControllerTuning:

@@ -204,7 +204,7 @@ class World:
         return node.host is not None
 
     def _settings(self, number: int) -> HostSettings:
-        settings = self.tunables.host
+        settings = self.nodes[number].settings(self.tunables.host)
         for node, priority in self.setup.priorities:
             if node == number:
                 raft = msgspec.structs.replace(settings.raft, priority=priority)
@@ -340,7 +340,7 @@ class World:
 
     def _send(self, node: SimNode, life: int, target: int, parcel: Parcel) -> None:
         if node.lives == life and node.host is not None:
-            self.post(node.number, target, parcel)
+            self.post(node.number, target, node.translated(parcel))
 
     def post(self, source: int, target: int, parcel: Parcel) -> None:
         """A message begins its journey."""
@@ -387,7 +387,7 @@ class World:
             self.after(node.paused_until - self.now, self._deliver, letter)
             return
         self._receiving = letter.number
-        host.receive(node.clock.local(self.now), letter.parcel)
+        host.receive(node.clock.local(self.now), node.translated(letter.parcel))
         self._receiving = 0
         self._turned(node)
 
