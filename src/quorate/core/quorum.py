@@ -58,11 +58,6 @@ def can_elect(yes: Collection[Member], membership: Membership) -> bool:
     )
 
 
-def sizes(quorums: Quorums | None, count: int) -> Quorums:
-    """In numbers, where none are named: majorities."""
-    return quorums if quorums is not None else Quorums(majority(count), majority(count))
-
-
 def _count(yes: Collection[Member], ensemble: tuple[Member, ...]) -> int:
     return sum(member in yes for member in ensemble)
 

@@ -333,26 +333,6 @@ def test_while_a_change_of_sizes_is_joint_a_leader_needs_the_larger_quorum_of_bo
     assert bench.replica.has_quorum({N1, N2, N3, N5})
 
 
-@pytest.mark.behaviour("TT-40", "D10")
-def test_a_change_of_sizes_that_cannot_be_had_is_backed_out() -> None:
-    """N3 is away, and three of three are wanted. Back to majorities, which have numbers, too."""
-    bench = leader()
-    change(bench, *THREE, request=8, quorums=Quorums(3, 2))
-    catch_up(bench, N2)
-    assert bench.replica.membership.is_joint
-    assert outcomes(change(bench, *THREE, request=9, quorums=Quorums(2, 3))) == [(9, Outcome.REFUSED)]
-    ordered = change(bench, *THREE, request=10, quorums=Quorums(2, 2)) + catch_up(bench, N2)
-    assert outcomes(ordered) == [(8, Outcome.REFUSED), (10, Outcome.SETTLED)]
-    assert bench.replica.membership == Membership(THREE, quorums=Quorums(2, 2))
-
-
-@pytest.mark.behaviour("TT-40")
-def test_sizes_that_are_majorities_change_nothing_in_how_many_count() -> None:
-    bench = leader()
-    change(bench, *THREE, quorums=Quorums(2, 2))
-    assert bench.replica.membership == Membership(THREE, quorums=Quorums(2, 2)), "no need to be joint"
-
-
 @pytest.mark.behaviour("TT-40")
 def test_a_change_that_names_no_sizes_keeps_them() -> None:
     bench = leader(learners=(N4,), quorums=Quorums(3, 2))

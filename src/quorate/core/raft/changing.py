@@ -25,7 +25,7 @@ from quorate.core import effects, quorum
 from quorate.core.commands import ChangeMembership
 from quorate.core.cursor import Phase
 from quorate.core.effects import Outcome
-from quorate.core.entry import Header, Kind, Member, Membership, Quorums, Wanted
+from quorate.core.entry import Header, Kind, Member, Membership, Wanted
 
 if TYPE_CHECKING:
     from quorate.core.raft.leader import Leader
@@ -43,12 +43,6 @@ def senseless(wanted: Wanted) -> str:
     if len(set(nodes)) < len(nodes):
         return "a node can be in an ensemble once"
     return quorum.why_unsafe(wanted.quorums, len(wanted.ensemble)) if wanted.quorums is not None else ""
-
-
-def _counts_like(wanted: Wanted, ensemble: tuple[Member, ...], quorums: Quorums | None) -> bool:
-    """Whether the same decide by both. Sizes may be named that are majorities: nobody can name none."""
-    count = len(ensemble)
-    return wanted.ensemble == ensemble and quorum.sizes(wanted.quorums, count) == quorum.sizes(quorums, count)
 
 
 def learning(now: Membership, wanted: Wanted) -> Membership:
@@ -107,7 +101,8 @@ class Changing:
             command.quorums or kept,
         )
         why_not = OUTDATED if wanted.version < now.version else senseless(wanted)
-        back = now.is_joint and _counts_like(wanted, now.outgoing, now.outgoing_quorums)
+        former = (now.outgoing, now.outgoing_quorums)
+        back = now.is_joint and (wanted.ensemble, wanted.quorums) == former
         if not why_not and now.is_joint and wanted != now.wanted and not back:
             why_not = ANOTHER_OPEN
         if why_not:
@@ -120,7 +115,8 @@ class Changing:
             return
         self._asked.append((command.request, wanted))
         if wanted != now.wanted and now != at_rest(wanted):
-            if back or (not now.is_joint and _counts_like(wanted, now.ensemble, now.quorums)):
+            counts_alike = (wanted.ensemble, wanted.quorums) == (now.ensemble, now.quorums)
+            if back or (not now.is_joint and counts_alike):
                 self._append(at_rest(wanted))
             else:
                 self._append(learning(now, wanted))
