@@ -43,6 +43,7 @@ bench: $(READY) ## the figures, as ratios to this machine's limits
 	$(BIN)/quorate bench wal
 	$(BIN)/quorate bench core
 	$(BIN)/quorate bench sim
+	$(BIN)/quorate bench table
 	$(BIN)/quorate bench cluster
 
 behaviours: $(READY) ## write docs/BEHAVIOURS.md from docs/behaviours.toml and the tests

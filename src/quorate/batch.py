@@ -202,6 +202,13 @@ def encode_control(record_type: int, value: bytes) -> bytes:
     return encode_records([(_CONTROL_KEY.pack(CONTROL_VERSION, record_type), value)], attributes=CONTROL)
 
 
+def encode_blank(*, first: int, last: int) -> bytes:
+    """A batch that covers these offsets and holds no record: every Kafka client reads on behind it."""
+    fields = (0, last - first, NO_TIMESTAMP, NO_TIMESTAMP, -1, -1, -1, 0)
+    checked = BATCH_HEADER.pack(0, 0, 0, MAGIC, 0, *fields)[HEAD_BYTES:]
+    return HEAD.pack(first, BATCH_MIN - LENGTH_EXCLUDES, 0, MAGIC, crc32c(checked)) + checked
+
+
 def decode_control(payload: Buffer) -> tuple[int, bytes]:
     """The type and value of a control batch's one record; raises BadBatch."""
     if not parse_batch_header(payload).is_control:

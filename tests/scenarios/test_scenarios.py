@@ -49,6 +49,27 @@ def test_scenario_tells_its_story_and_names_what_it_proves(path: Path) -> None:
 
 
 WARNINGS: dict[str, dict[str, str]] = {
+    "confirm-ack-races-rollback": {
+        "an-acknowledgement-races-a-rollback": "expected answer w2 = none, found settled at 2"
+    },
+    "confirm-async-overtakes": {
+        "asynchronous-ones-wait-behind": "async-overtakes is broken: R1 answered 3 early"
+    },
+    "confirm-loose-counts": {"a-replica-cuts-itself-loose": "loose-counts is broken: R3 is loose"},
+    "confirm-quorum-early": {"quorum-sizes": "change-unsafe is broken: R1 put"},
+    "confirm-promote-minority": {"quorum-sizes": "could elect two leaders at once"},
+    "confirm-rollback-early": {
+        "a-rollback-below-quorum-meets-a-successor": "rollback-early is broken: R1 says that 1 was rolled back"
+    },
+    "confirm-settle-before-promote": {"figure-8-with-promote": "settled-old-epoch is broken: S1 settled 2-1"},
+    "confirm-two-ayes": {"two-ayes": "vote-once is broken: R3 voted in e1 for R1 and for R2"},
+    "confirm-void-acknowledged": {
+        "an-acknowledgement-races-a-rollback": "expected answer w2 = rolled back at 2, found settled"
+    },
+    "confirm-void-served": {"a-forced-rollback": 'expected visible R2 = "a", found "a" "b"'},
+    "confirm-writable-demoting": {"demote": "writable-closed is broken: R1 took 1-2"},
+    "confirm-writable-early": {"failover-by-voting": "writable-early is broken: R2 took 2-4"},
+    "confirm-writable-read-only": {"a-forced-rollback": "writable-closed is broken: R1 took 1-3"},
     "coordinated-contract-unchecked": {"a-contraction-waits": "contract-unsafe is broken"},
     "coordinated-fence-stored": {"split-brain": "fenced-minority is broken: O2 chose R2"},
     "isr-below-minimum": {"below-the-minimum": "settled-below-minimum is broken: R1 settled 3"},
@@ -121,6 +142,7 @@ WARNINGS: dict[str, dict[str, str]] = {
     "OR-5", "OR-7", "OR-10", "OR-20", "YB-5", "YB-7", "YB-12", "YB-14", "YB-15", "YB-16", "YB-19"
 )
 @pytest.mark.behaviour("D1", "LB-10", "LB-15", "LB-16", "LB-21", "LB-22", "LB-24")
+@pytest.mark.behaviour("TT-10", "TT-20", "TT-21", "TT-24", "TT-37", "D6", "D8", "D9", "D10")
 @pytest.mark.parametrize("mutant", WARNINGS)
 def test_scenario_fails_where_the_code_is_broken(mutant: str) -> None:
     """The documents' own wrong turns, planted: the story that warns of each ends as the document says."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
 from crc32c import crc32c
 
 from quorate import batch
@@ -146,3 +147,12 @@ def test_a_flipped_bit_in_the_records_is_seen() -> None:
     payload[-1] ^= 1
     with pytest.raises(BadBatch, match="checksum"):
         batch.verify(payload)
+
+
+def test_a_blank_batch_covers_offsets_and_holds_nothing() -> None:
+    blank = batch.encode_blank(first=7, last=11)
+    header = batch.verify(blank)
+    assert (header.base_offset, header.offsets_count, header.record_count) == (7, 5, 0)
+    assert batch.decode_records(blank) == []
+    assert list(DefaultRecordBatch(blank)) == []
+    assert DefaultRecordBatch(blank).next_offset == 12

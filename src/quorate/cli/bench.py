@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    what: Annotated[str, typer.Argument(metavar="wal|core|sim|cluster", help="What to measure.")],
+    what: Annotated[str, typer.Argument(metavar="wal|core|sim|table|cluster", help="What to measure.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and fewer: a look, not a figure.")] = False,
     directory: Annotated[
@@ -44,6 +44,7 @@ def bench(
     [bold]wal[/bold] the log: group commit beside raw writes and flushes, opening and checking a large log.
     [bold]core[/bold] the protocol: what a step costs, for small and large payloads.
     [bold]sim[/bold] the simulator: events per second, and where the time goes.
+    [bold]table[/bold] tables: replaces, undo, and writing while a snapshot is taken.
     [bold]cluster[/bold] three real processes with real flushes: latency and throughput.
     """
     if what not in BENCHES:
@@ -79,6 +80,12 @@ def _sim(quick: bool, _: Path | None) -> Report:
     return sim.run(say.progress_line, quick=quick)
 
 
+def _table(quick: bool, _: Path | None) -> Report:
+    from quorate.bench import table
+
+    return table.run(say.progress_line, quick=quick)
+
+
 def _cluster(quick: bool, directory: Path | None) -> Report:
     from quorate.bench import cluster
 
@@ -89,6 +96,7 @@ BENCHES: dict[str, Callable[[bool, Path | None], Report]] = {
     "wal": _wal,
     "core": _core,
     "sim": _sim,
+    "table": _table,
     "cluster": _cluster,
 }
 

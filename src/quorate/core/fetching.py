@@ -1,7 +1,8 @@
 """A replica gets a snapshot: it was told the manifest, and fetches the chunks from whoever holds it, one at a time.
 
-A chunk that does not come is asked for again; what was kept is not asked for twice. It outlives neither a change of
-epoch nor a restart: whoever wanted it asks again.
+A chunk that does not come is asked for again; what was kept is not asked for twice. With another epoch it pauses,
+and goes on where it was once the same snapshot of the same node is wanted again: otherwise, with epochs that are
+shorter than it takes to fetch a large one, nobody would ever have it. It does not outlive a restart.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ChunkGone(msgspec.Struct, frozen=True, gc=False, tag="chunk gone"):
 
 
 class Fetching:
-    __slots__ = ("_asker", "_replica", "_source", "deadline")
+    __slots__ = ("_asker", "_paused", "_replica", "_source", "deadline")
 
     def __init__(self, replica: Any) -> None:
         """`replica.fetched(asker, installed)` hears what came of it."""
@@ -44,6 +45,8 @@ class Fetching:
         self._asker = 0
         """Who wants to hear that it is here; 0: nothing is being fetched."""
         self._source = 0
+        self._paused: Staging | None = None
+        """What came of `_source` in an earlier epoch, and nobody has wanted since."""
         self.deadline: float | None = None
 
     # --- the holder's side ---
@@ -71,11 +74,17 @@ class Fetching:
             self._answer(installed=True)
             return
         if replica.staging is None or replica.staging.snapshot != snapshot or self._source != source:
-            replica.staging = Staging(snapshot)
+            replica.staging = self._resumed(source, snapshot)
         elif self._asker == asker and self.deadline is not None:
             return  # It is under way.
         self._asker, self._source = asker, source
         self._ask(replica.staging)
+
+    def _resumed(self, source: int, snapshot: Snapshot) -> Staging:
+        paused, self._paused = self._paused, None
+        if paused is not None and paused.snapshot == snapshot and self._source == source:
+            return paused
+        return Staging(snapshot)
 
     def _needs(self, snapshot: Snapshot) -> bool:
         """Whether it is more than what is settled here, or would mend damage."""
@@ -154,9 +163,15 @@ class Fetching:
             if staging is not None and not self._replica.installing:
                 self._ask(staging)
 
-    def forget(self) -> None:
-        """Another epoch, or a disk that is full. What is already being installed goes on."""
-        if not self._replica.installing:
-            self._replica.staging = None
+    def pause(self) -> None:
+        """Another epoch: nobody wants it any more, until somebody does again. What is being installed goes on."""
+        replica = self._replica
+        if replica.staging is not None and not replica.installing:
+            self._paused, replica.staging = replica.staging, None
         self._asker = 0
         self.deadline = None
+
+    def forget(self) -> None:
+        """The disk is full: who knows what it has kept."""
+        self.pause()
+        self._paused = None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from quorate.batch import BATCH_MIN, encode_blank
 from quorate.core.entry import TOPIC_ID_BYTES, Partition
 from quorate.kafka.call import Call
 from quorate.storage.frame import Frame
@@ -142,13 +143,18 @@ class Fetching:
         if self._is_over:
             return
         self._reading = None
-        for frame in frames:
+        position = part.wanted.offset
+        for is_later, frame in enumerate(frames):
             size = len(frame.payload)
-            is_first = not self._bytes_count and not part.batches
-            if not is_first and part.batches_bytes + size > room:
+            if (self._bytes_count or is_later) and part.batches_bytes + size > room:
                 break
+            if frame.header.offset > position:
+                # Void entries are left out. That they are is said, so that nobody has to take a hole for it.
+                part.batches.append(encode_blank(first=position, last=frame.header.offset - 1))
+                part.batches_bytes += BATCH_MIN
             part.batches.append(frame.payload)
             part.batches_bytes += size
+            position = frame.header.last + 1
         self._bytes_count += part.batches_bytes
         self._read()
 

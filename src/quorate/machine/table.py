@@ -23,7 +23,7 @@ from quorate.core.entry import Header, Kind, Rollback
 from quorate.machine import table_operations, table_snapshot
 from quorate.machine.table_keys import Key
 from quorate.machine.table_memory import Memory, Remembered
-from quorate.machine.table_operations import Catalogue, Refused
+from quorate.machine.table_operations import Catalogue, Refused, perform
 from quorate.machine.table_rows import UNFIT, Box, Changed, Rows
 from quorate.machine.table_types import (
     RESULTS_REMEMBERED_MAX,
@@ -38,6 +38,8 @@ from quorate.machine.table_types import (
 )
 from quorate.machine.table_wire import RawTransaction, decode_raw
 
+RECORDS = int(Kind.RECORDS)  # A member of an enumeration is not found as fast.
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -48,10 +50,9 @@ class Unsettled(msgspec.Struct, gc=False):
     offset: int
     transaction: RawTransaction | None = None
     """None: an entry of another kind, which changes no row."""
-    changes: Sequence[Changed] = ()
     remembered: Remembered | None = None
     """None: a repetition."""
-    hidden: Remembered | None = None
+    changes: Sequence[Changed] = ()
     is_taken_back: bool = False
     takes_back: Sequence[Unsettled] = ()
     """Of a ROLLBACK: those that it took back, newest first."""
@@ -76,7 +77,7 @@ class Tables:
         """Apply the next entry, and keep undo; raises CannotApply. What became of it, `result` says."""
         offset = header.offset
         assert offset == self.appended + 1, "entries are appended in order, without a gap"
-        if header.kind == Kind.RECORDS:
+        if header.kind == RECORDS:
             entry = Unsettled(header.epoch, offset, _transaction(header, payload))
             self._apply(entry)
         else:
@@ -118,7 +119,7 @@ class Tables:
                 changed[0].settle(changed)
             if entry.remembered is not None:
                 self._memory.settle(entry.remembered)
-        elif header.kind == Kind.RECORDS:
+        elif header.kind == RECORDS:
             self._settle_at_once(offset, _transaction(header, payload))
         self.settled = offset + header.count - 1
         if not unsettled:
@@ -200,41 +201,40 @@ class Tables:
     def _apply(self, entry: Unsettled) -> None:
         transaction = entry.transaction
         assert transaction is not None
-        if self._memory.find(transaction.id) is not None:
+        if self._memory.knows(transaction.id):
             return
-        changes, why = self._perform(transaction, entry.offset)
+        remembered = Remembered(transaction.id, entry.offset)
+        changes: list[Changed] = []
+        try:
+            perform(self._catalogue, transaction, entry.offset, changes)
+        except Refused as refused:
+            remembered.why = _reverted(changes, refused)
         for changed in changes:
             changed[0].hold(changed)
         entry.changes = changes
-        entry.remembered, entry.hidden = self._memory.add(transaction.id, entry.offset, why)
+        entry.remembered = remembered
+        self._memory.add(remembered)
 
     def _settle_at_once(self, offset: int, transaction: RawTransaction) -> None:
-        memory = self._memory
-        if memory.find(transaction.id) is not None:
+        if self._memory.knows(transaction.id):
             return
-        changes, why = self._perform(transaction, offset)
+        changes: list[Changed] = []
+        why = ""
+        try:
+            perform(self._catalogue, transaction, offset, changes)
+        except Refused as refused:
+            why = _reverted(changes, refused)
         for changed in changes:
             changed[0].stand(changed)
-        memory.settle(memory.add(transaction.id, offset, why)[0])
-
-    def _perform(self, transaction: RawTransaction, offset: int) -> tuple[list[Changed], str | None]:
-        """All of it, or nothing and the reason."""
-        changes: list[Changed] = []
-        try:
-            table_operations.perform(self._catalogue, transaction, offset, changes)
-        except Refused as refused:
-            for changed in reversed(changes):
-                changed[0].revert(changed)
-            return [], str(refused)
-        return changes, None
+        self._memory.settle_at_once(transaction.id, offset, why)
 
     def _take_back(self, entry: Unsettled) -> None:
         for changed in reversed(entry.changes):
             changed[0].take_back(changed)
         if entry.remembered is not None:
-            self._memory.take_back(entry.remembered, entry.hidden)
+            self._memory.take_back(entry.remembered)
         entry.changes = ()
-        entry.remembered = entry.hidden = None
+        entry.remembered = None
 
     def _roll_back(self, rollback: Unsettled, first: int) -> None:
         """Take back every transaction from `first` on that still stands (TT-38), newest first."""
@@ -254,6 +254,14 @@ class Tables:
         if rows is None:
             raise BadRead(f"there is no table {table!r}")
         return rows
+
+
+def _reverted(changes: list[Changed], refused: Refused) -> str:
+    """A refused transaction leaves nothing behind but the reason."""
+    while changes:
+        changed = changes.pop()
+        changed[0].revert(changed)
+    return str(refused)
 
 
 def _transaction(header: Header, payload: Buffer) -> RawTransaction:

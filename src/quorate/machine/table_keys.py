@@ -1,8 +1,11 @@
-"""The keys of one table in order, in chunks, so that no insertion moves more than one of them.
+"""The keys of one table in order, in chunks, so that no change moves more than some of them.
 
 Keys are put in order late. Whoever changes rows notes which keys came or went, in any order; before somebody reads,
 and whenever many are noted, the noted ones are looked at one by one: is it wanted, is it there? So the hot path of
 writing costs next to nothing, and no reader ever pays for more than `NOTED_MAX` keys.
+
+Chunks are tuples. Python's garbage collector forgets a tuple in which it has found nothing to collect, and looks
+through a list again and again: with a million keys in lists, that would be the longest stop of all.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-CHUNK_MAX = 1024
+CHUNK_MAX = 256
 """Keys; a chunk that grows beyond is split in two."""
 NOTED_MAX = 512
 """Keys that may wait to be put in order."""
@@ -25,9 +28,9 @@ class SortedKeys:
     __slots__ = ("_chunks", "_lasts")
 
     def __init__(self, ordered: Iterable[Key] = ()) -> None:
-        keys = list(ordered)
+        keys = tuple(ordered)
         half = CHUNK_MAX // 2
-        self._chunks: list[list[Key]] = [keys[at : at + half] for at in range(0, len(keys), half)]
+        self._chunks: list[tuple[Key, ...]] = [keys[at : at + half] for at in range(0, len(keys), half)]
         self._lasts: list[Key] = [chunk[-1] for chunk in self._chunks]
         """The greatest key of each chunk."""
 
@@ -37,11 +40,31 @@ class SortedKeys:
 
     def reconcile(self, noted: Iterable[Key], is_wanted: Callable[[Key], bool]) -> None:
         """Let each of the noted keys be here if, and only if, it is wanted."""
-        for key in sorted(noted):
+        keys = sorted(noted)
+        at = 0
+        while at < len(keys):
+            number = min(bisect_left(self._lasts, keys[at]), max(0, len(self._chunks) - 1))
+            is_last = number >= len(self._chunks) - 1
+            end = len(keys) if is_last else bisect_right(keys, self._lasts[number], at)
+            self._reconcile_chunk(number, keys[at:end], is_wanted)
+            at = end
+
+    def _reconcile_chunk(self, number: int, keys: list[Key], is_wanted: Callable[[Key], bool]) -> None:
+        """The same with keys that belong into one chunk, of which there may be none yet."""
+        chunk = list(self._chunks[number]) if self._chunks else []
+        for key in keys:
+            at = bisect_left(chunk, key)
+            is_here = at < len(chunk) and chunk[at] == key
             if is_wanted(key):
-                self._add(key)
-            else:
-                self._discard(key)
+                if not is_here:
+                    chunk.insert(at, key)
+            elif is_here:
+                del chunk[at]
+        half = CHUNK_MAX // 2
+        size = half if len(chunk) > CHUNK_MAX else CHUNK_MAX
+        made = [tuple(chunk[at : at + size]) for at in range(0, len(chunk), size)]
+        self._chunks[number : number + 1] = made
+        self._lasts[number : number + 1] = [part[-1] for part in made]
 
     def between(self, first: Key | None, last: Key | None) -> Iterator[Key]:
         """From `first` to `last`, both included. A shorter tuple stands for all keys that begin with it."""
@@ -53,16 +76,19 @@ class SortedKeys:
                 return
             at = 0
 
-    def behind(self, key: Key | None, count: int) -> list[Key]:
-        """Up to so many keys above that one; None: the first ones. None at all: that was the last."""
-        if key is None:
-            return self._chunks[0][:count] if self._chunks else []
-        number = bisect_right(self._lasts, key)
-        if number == len(self._chunks):
-            return []
-        chunk = self._chunks[number]
-        at = bisect_right(chunk, key)
-        return chunk[at : at + count]
+    def behind(self, key: Key | None, count: int) -> tuple[Key, ...]:
+        """The next so many keys above that one; None: the first ones."""
+        chunks = self._chunks
+        number = 0 if key is None else bisect_right(self._lasts, key)
+        if number == len(chunks):
+            return ()
+        at = 0 if key is None else bisect_right(chunks[number], key)
+        found = chunks[number][at : at + count]
+        for chunk in islice(chunks, number + 1, None):
+            if len(found) == count:
+                break
+            found += chunk[: count - len(found)]
+        return found
 
     def _find(self, key: Key) -> tuple[int, int]:
         """Which chunk, and where in it, the first key is that is not below."""
@@ -71,43 +97,8 @@ class SortedKeys:
             return number, 0
         return number, bisect_left(self._chunks[number], key)
 
-    def _add(self, key: Key) -> None:
-        chunks, lasts = self._chunks, self._lasts
-        if not chunks:
-            chunks.append([key])
-            lasts.append(key)
-            return
-        number = bisect_left(lasts, key)
-        if number == len(chunks):
-            number -= 1
-            chunks[number].append(key)
-            lasts[number] = key
-        else:
-            chunk = chunks[number]
-            at = bisect_left(chunk, key)
-            if chunk[at] == key:
-                return
-            chunk.insert(at, key)
-        chunk = chunks[number]
-        if len(chunk) > CHUNK_MAX:
-            half = CHUNK_MAX // 2
-            chunks[number : number + 1] = [chunk[:half], chunk[half:]]
-            lasts.insert(number, chunk[half - 1])
 
-    def _discard(self, key: Key) -> None:
-        chunks, lasts = self._chunks, self._lasts
-        number, at = self._find(key)
-        if number == len(chunks) or chunks[number][at] != key:
-            return
-        chunk = chunks[number]
-        del chunk[at]
-        if not chunk:
-            del chunks[number], lasts[number]
-        elif at == len(chunk):
-            lasts[number] = chunk[-1]
-
-
-def _end_of(chunk: list[Key], last: Key) -> int:
+def _end_of(chunk: tuple[Key, ...], last: Key) -> int:
     if type(last) is tuple:
         columns = len(last)
         return bisect_right(chunk, last, key=lambda key: key[:columns])

@@ -2,86 +2,137 @@
 
 Remembered are the last so many transactions of the log, not of the clock and not of what happens to be settled: a
 copy that applies an entry before those below it are settled must find the same as one that applies it afterwards.
-So every transaction that is remembered takes a number, and whoever looks counts back from the newest number in the
-log, wherever the settled ones end. A repetition takes no number: it is as if it were not there.
+So whoever looks counts back from the newest transaction in the log, wherever the settled ones end. A repetition is
+not counted: it is as if it were not there.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from quorate.machine.table_types import Level, Outcome, Result
 
+Known = tuple[bytes, int, str]
+"""Of a transaction, in snapshots: id, offset, and why it was refused, if it was."""
 
-class Remembered(msgspec.Struct, frozen=True, gc=False):
+
+class Remembered(msgspec.Struct, gc=False):
+    """A transaction that was appended and is not settled."""
+
     id: bytes
-    number: int
     offset: int
-    why: str | None
-    """None: it was done."""
+    why: str = ""
+    """It was refused; empty: it was done."""
+    number: int = -1
+    """Counted in the log; -1: not yet."""
+    hides: Remembered | None = None
+    """An older one of the same id, so old that it was forgotten behind this one."""
 
 
 class Memory:
-    __slots__ = ("_max", "_numbers", "_order", "_settled", "_unsettled")
+    __slots__ = ("_count", "_max", "_order", "_settled", "_settled_count", "_unsettled")
 
-    def __init__(self, remembered_max: int, settled: Iterable[tuple[bytes, int, str | None]] = ()) -> None:
-        """`settled`: id, offset and why of each, oldest first."""
+    def __init__(self, remembered_max: int, settled: Iterable[Known] = ()) -> None:
+        """`settled`: oldest first."""
         self._max = remembered_max
-        self._order = deque(
-            Remembered(id_, number, offset, why) for number, (id_, offset, why) in enumerate(settled)
-        )
-        self._settled = {remembered.id: remembered for remembered in self._order}
+        self._settled: dict[bytes, int | Result] = {}
+        """The offset of what was done, the result of what was refused."""
+        self._order: deque[bytes] = deque()
+        """Ids of what is settled, oldest first."""
         self._unsettled: dict[bytes, Remembered] = {}
-        self._numbers = len(self._order)
-        """Given out so far, less those that were taken back."""
+        self._settled_count = 0
+        self._count = 0
+        """Of all transactions, settled or not, that were ever counted here: the next number."""
+        for id_, offset, why in settled:
+            self.settle_at_once(id_, offset, why)
 
-    def find(self, id_: bytes) -> Remembered | None:
-        """What is known of it behind everything that was appended."""
-        found = self._unsettled.get(id_) or self._settled.get(id_)
-        if found is None or found.number < self._numbers - self._max:
-            return None
-        return found
+    def knows(self, id_: bytes) -> bool:
+        """Whether it is remembered behind everything that was appended."""
+        return (id_ in self._unsettled or id_ in self._settled) and self._find(id_) is not None
 
-    def add(self, id_: bytes, offset: int, why: str | None) -> tuple[Remembered, Remembered | None]:
-        """A transaction that was appended. To be taken back with both: itself, and which one it hides."""
-        remembered = Remembered(id_, self._numbers, offset, why)
-        hidden = self._unsettled.get(id_)
-        self._unsettled[id_] = remembered
-        self._numbers += 1
-        return remembered, hidden
+    def add(self, remembered: Remembered) -> None:
+        """A transaction that is not known was appended."""
+        unsettled = self._unsettled
+        id_ = remembered.id
+        remembered.number = self._count
+        self._count += 1
+        if id_ in unsettled:
+            remembered.hides = unsettled[id_]
+        unsettled[id_] = remembered
 
-    def take_back(self, remembered: Remembered, hidden: Remembered | None) -> None:
+    def take_back(self, remembered: Remembered) -> None:
         """The newest one never was."""
-        self._numbers -= 1
-        assert remembered.number == self._numbers, "results are taken back newest first"
+        self._count -= 1
+        assert remembered.number == self._count, "results are taken back newest first"
         assert self._unsettled[remembered.id] is remembered
-        if hidden is None:
+        if remembered.hides is None:
             del self._unsettled[remembered.id]
         else:
-            self._unsettled[remembered.id] = hidden
+            self._unsettled[remembered.id] = remembered.hides
 
     def settle(self, remembered: Remembered) -> None:
         """The oldest one that was added and is not settled stands."""
         id_ = remembered.id
         if self._unsettled[id_] is remembered:
             del self._unsettled[id_]
-        order = self._order
-        if len(order) >= self._max:
-            del self._settled[order.popleft().id]
-        order.append(remembered)
-        self._settled[id_] = remembered
+        self._keep(id_, remembered.offset, remembered.why)
+
+    def settle_at_once(self, id_: bytes, offset: int, why: str) -> None:
+        """A transaction that is not known was settled without having been appended before."""
+        self._count += 1
+        self._keep(id_, offset, why)
 
     def result(self, id_: bytes, level: Level) -> Result | None:
-        remembered = self._settled.get(id_) if level == Level.COMMITTED else self.find(id_)
-        if remembered is None:
-            return None
-        if remembered.why is None:
-            return Result(Outcome.DONE, remembered.offset)
-        return Result(Outcome.REFUSED, remembered.offset, remembered.why)
+        if level == Level.LOCAL:
+            return self._find(id_)
+        kept = self._settled.get(id_)
+        return Result(Outcome.DONE, kept) if isinstance(kept, int) else kept
 
-    def settled(self) -> list[Remembered]:
-        """All that is remembered of what is settled, oldest first."""
-        return list(self._order)
+    def settled(self) -> Iterator[Known]:
+        """All that is remembered of what is settled now, oldest first; to be gone through at leisure."""
+        ids, kept = list(self._order), list(self._settled.values())
+        assert len(ids) == len(kept)
+        return map(_known, ids, kept)
+
+    def _keep(self, id_: bytes, offset: int, why: str) -> None:
+        order = self._order
+        if len(order) >= self._max:
+            del self._settled[order.popleft()]
+        order.append(id_)
+        self._settled_count += 1
+        self._settled[id_] = Result(Outcome.REFUSED, offset, why) if why else offset
+
+    def _find(self, id_: bytes) -> Result | None:
+        """What is remembered behind everything that was appended."""
+        remembered = self._unsettled.get(id_)
+        if remembered is not None:
+            if remembered.number < self._count - self._max:
+                return None
+            if remembered.why:
+                return Result(Outcome.REFUSED, remembered.offset, remembered.why)
+            return Result(Outcome.DONE, remembered.offset)
+        kept = self._settled.get(id_)
+        if kept is None or self._is_hidden(kept):
+            return None
+        return Result(Outcome.DONE, kept) if isinstance(kept, int) else kept
+
+    def _is_hidden(self, kept: int | Result) -> bool:
+        """Whether so many unsettled ones have come behind it that it will be forgotten when they are settled."""
+        order = self._order
+        hidden_count = len(order) + self._count - self._settled_count - self._max
+        if hidden_count <= 0:
+            return False
+        if hidden_count >= len(order):
+            return True
+        return _offset(kept) < _offset(self._settled[order[hidden_count]])
+
+
+def _offset(kept: int | Result) -> int:
+    return kept if isinstance(kept, int) else kept.offset
+
+
+def _known(id_: bytes, kept: int | Result) -> Known:
+    return (id_, kept, "") if isinstance(kept, int) else (id_, kept.offset, kept.why)

@@ -109,9 +109,14 @@ def _insert(catalogue: Catalogue, operation: RawInsert, offset: int, changes: li
 
 
 def _replace(catalogue: Catalogue, operation: RawReplace, offset: int, changes: list[Changed]) -> None:
+    """The hot one: what the others do in steps is done in one go."""
     table = catalogue.rows.get(operation.table) or _table(catalogue, operation.table)
     values = _row(table, operation.row)
-    changes.append(table.change(table.key_of(values), Row(offset, values)))
+    key = table.key_of(values)
+    rows = table.rows
+    before = rows.get(key)
+    rows[key] = after = Row(offset, values)
+    changes.append((table, key, before, after))
 
 
 def _update(catalogue: Catalogue, operation: RawUpdate, offset: int, changes: list[Changed]) -> None:

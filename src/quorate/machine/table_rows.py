@@ -38,12 +38,6 @@ UNFIT = (msgspec.DecodeError, OverflowError, TypeError, UnicodeError)
 Kept = TypeVar("Kept")
 
 
-class Beneath(msgspec.Struct, Generic[Kept], gc=False):
-    settled: Kept | None
-    changes: int
-    """Unsettled ones, on top."""
-
-
 class Frozen(Generic[Kept]):
     """What one snapshot has to see otherwise than it is."""
 
@@ -59,11 +53,14 @@ class Frozen(Generic[Kept]):
 class Box(Generic[Kept]):
     """Things by key, with unsettled changes on top of settled ones."""
 
-    __slots__ = ("_keys", "_noted", "beneath", "frozen", "rows")
+    __slots__ = ("_keys", "_noted", "_stacked", "beneath", "frozen", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[Key, Kept] = {}
-        self.beneath: dict[Key, Beneath[Kept]] = {}
+        self.beneath: dict[Key, Kept | None] = {}
+        """What is settled, under each key that has unsettled changes; None: nothing."""
+        self._stacked: dict[Key, int] = {}
+        """How many unsettled changes a key has, if it has several."""
         self.frozen: list[Frozen[Kept]] = []
         """For each snapshot that is being taken."""
         self._keys = SortedKeys()
@@ -101,11 +98,10 @@ class Box(Generic[Kept]):
     def hold(self, changed: Changed) -> None:
         """A change that was just made is unsettled."""
         _, key, before, after = changed
-        beneath = self.beneath.get(key)
-        if beneath is None:
-            self.beneath[key] = Beneath(before, 1)
+        if key in self.beneath:
+            self._stacked[key] = self._stacked.get(key, 1) + 1
         else:
-            beneath.changes += 1
+            self.beneath[key] = before
         if before is None or after is None:
             self._note(key)
 
@@ -113,29 +109,33 @@ class Box(Generic[Kept]):
         """The newest change of its key, which was held, never was."""
         self.revert(changed)
         _, key, before, after = changed
-        beneath = self.beneath[key]
-        if beneath.changes == 1:
-            assert beneath.settled is before, "below the last undo is what is settled"
-            del self.beneath[key]
+        if key in self._stacked:
+            self._unstack(key)
         else:
-            beneath.changes -= 1
+            settled = self.beneath.pop(key)
+            assert settled is before, "below the last undo is what is settled"
         if before is None or after is None:
             self._note(key)
 
     def settle(self, changed: Changed) -> None:
         """The oldest change of its key that is held stands."""
         _, key, before, after = changed
-        beneath = self.beneath[key]
-        assert beneath.settled is before, "changes of a row are settled in order"
-        if beneath.changes == 1:
-            del self.beneath[key]
-        else:
-            beneath.settled = after
-            beneath.changes -= 1
+        settled = self.beneath.pop(key)
+        assert settled is before, "changes of a row are settled in order"
+        if key in self._stacked:
+            self._unstack(key)
+            self.beneath[key] = after
         if self.frozen:
             self._freeze(key, before)
         if after is None:
             self._note(key)
+
+    def _unstack(self, key: Key) -> None:
+        """One unsettled change less, of several."""
+        if self._stacked[key] == 2:
+            del self._stacked[key]
+        else:
+            self._stacked[key] -= 1
 
     def _freeze(self, key: Key, before: Kept | None) -> None:
         """The settled row changes: snapshots that have begun see the one before."""
@@ -146,10 +146,8 @@ class Box(Generic[Kept]):
     # --- reading ---
 
     def get(self, key: Key, level: Level) -> Kept | None:
-        if level == Level.COMMITTED:
-            beneath = self.beneath.get(key)
-            if beneath is not None:
-                return beneath.settled
+        if level == Level.COMMITTED and key in self.beneath:
+            return self.beneath[key]
         return self.rows.get(key)
 
     def scan(self, first: Key | None, last: Key | None, level: Level) -> Iterator[Kept]:

@@ -11,11 +11,12 @@ in the order of their names and keys; chunks of results; at last an `End`.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
-from quorate.machine.table_memory import Remembered
+from quorate.machine.table_memory import Known
 from quorate.machine.table_rows import Frozen, Rows
 from quorate.machine.table_types import Row, Table
 
@@ -28,9 +29,6 @@ PIECE_ROWS_MIN = 16
 PIECE_ROWS_MAX = 1000
 """A few milliseconds of work, at most."""
 PIECE_RESULTS_MAX = 5000
-
-Known = tuple[bytes, int, str | None]
-"""Of a transaction: id, offset, and why it was refused, if it was."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag=0, array_like=True):
@@ -62,7 +60,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Begin | RowsChunk | ResultsChunk | End).decode
 
 
-def pieces(settled: int, tables: list[Rows], results: list[Remembered]) -> Generator[bytes, None, None]:
+def pieces(settled: int, tables: list[Rows], results: Iterator[Known]) -> Generator[bytes, None, None]:
     """`tables`: the settled ones in the order of their names. The first piece must be taken at once."""
     open_tables = [(table, table.freeze()) for table in tables]
     try:
@@ -75,10 +73,11 @@ def pieces(settled: int, tables: list[Rows], results: list[Remembered]) -> Gener
                 yield piece
             del open_tables[0]
             table.thaw(frozen)
-        for at in range(0, len(results), PIECE_RESULTS_MAX):
-            some = results[at : at + PIECE_RESULTS_MAX]
-            yield _piece(ResultsChunk([(result.id, result.offset, result.why) for result in some]))
-        yield _piece(End(rows_count, len(results)))
+        results_count = 0
+        while some := list(islice(results, PIECE_RESULTS_MAX)):
+            results_count += len(some)
+            yield _piece(ResultsChunk(some))
+        yield _piece(End(rows_count, results_count))
     finally:
         for table, frozen in open_tables:
             table.thaw(frozen)

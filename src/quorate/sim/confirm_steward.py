@@ -22,8 +22,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import commands
-from quorate.core.confirm.config import CUTTING_LOOSE
-from quorate.core.confirm.replica import TOO_NEW
+from quorate.core.confirm.config import CUTTING_LOOSE, TOO_NEW
 from quorate.core.effects import Reply
 from quorate.core.entry import Member, Membership, Quorums
 from quorate.core.invariant import Violated
@@ -135,7 +134,7 @@ class ConfirmSteward(Steward):
         def answer(reply: Reply) -> None:
             if reply.why == TOO_NEW:
                 self.too_new_count += 1
-                if level_of(self.world, node) >= CUTTING_LOOSE:
+                if all(level_of(self.world, other) >= CUTTING_LOOSE for other in self.world.nodes):
                     raise Violated("order-answer", f"{what} at n{node}: said to be too new, and is not")
             expected(reply)
 

@@ -133,7 +133,6 @@ LEAST: dict[str, int | float] = {
     **dict.fromkeys(("election_timeout_s", "heartbeat_s", "ping_s", "suspect_s"), 0.001),
     "store_latency_s": 0.0001,
     **dict.fromkeys(("partitions_count", "operators_count", "align_bytes", "chunk_bytes"), 1),
-    "feature_level": 1,
     **dict.fromkeys(("message_bytes_max", "message_entries_max", "uncommitted_entries_max"), 1),
     **dict.fromkeys(("inflight_bytes_max", "inflight_messages_max"), 1),
     **dict.fromkeys(("journal_bytes", "marks_bytes"), 4 * KIB),

@@ -1,8 +1,8 @@
 """A rolling upgrade, as a careful person does it (TT-41).
 
 In the beginning some nodes have the first version's code, and the feature level is the first everywhere. In the
-middle of the world the old nodes get the new code, one after the other. When all have it the level is raised, on one
-node after the other: it stands in a node's settings, so each is started again.
+middle of the world the old nodes get the new code, one after the other. When all have it the level is raised, node
+by node: it stands in a node's settings, so each is started again.
 
 Only one node is down because of it at any moment, and leads nothing then: the person lets somebody else lead first,
 and goes on to the next node when everybody follows again. Where faults keep that from ever being so, patience ends.

@@ -188,8 +188,9 @@ def test_orders_to_change_ensembles_are_told_among_what_was_thrown(
 
 
 def test_everything_that_is_thrown_is_told_of() -> None:
-    # What came of changes and transfers is no further thing that was thrown.
-    assert set(THROWN) == set(Toll.__struct_fields__) - {"changes_settled", "transfers_settled"}
+    # What came of changes, transfers and orders is no further thing that was thrown.
+    settled = {"changes_settled", "transfers_settled", "orders_settled"}
+    assert set(THROWN) == set(Toll.__struct_fields__) - settled
 
 
 def test_coordinated_has_operators_and_reconfigurations_in_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,6 +198,16 @@ def test_coordinated_has_operators_and_reconfigurations_in_json(capsys: pytest.C
     found = json.loads(capsys.readouterr().out)
     assert list(found) == [*KEYS[:-1], "operators", "reconfigurations", "violations"]
     assert found["operators"] == 1
+
+
+@pytest.mark.behaviour("TT-6", "TT-10", "TT-17")
+def test_confirm_has_its_decisions_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", "confirm", "--seed", "0", "--json", *CALM]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == [*KEYS[:-1], "confirms", "rollbacks", "undone", "promotions", "violations"]
+    assert found["confirms"] > 0
+    assert found["promotions"] > 0
+    assert found["rollbacks"] == 0
 
 
 def test_every_key_of_the_json_object_is_documented() -> None:

@@ -233,7 +233,7 @@ def nominate(
     return bench.receive(nominee, Says(epoch, Row(epoch, nominee.node, True), last, True, ordered))
 
 
-def aye(bench: Bench, *, commit: int = -1, last: EntryId = NOWHERE) -> Says:
+def aye(bench: Bench, *, commit: int | None = -1, last: EntryId = NOWHERE) -> Says:
     """To this nominee."""
     epoch = bench.replica.epoch
     return Says(epoch, Row(epoch, bench.replica.me.node, True), last, commit=commit)

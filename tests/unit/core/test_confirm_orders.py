@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from quorate.core import commands, confirm, effects, events
+from quorate.core.confirm.config import TOO_NEW
 from quorate.core.confirm.messages import AppendEntries, AppendResponse, GoneRequest, Row, Says
 from quorate.core.effects import Effect, Outcome
 from quorate.core.entry import Member, Membership, Quorums, Wanted
@@ -382,7 +383,7 @@ def test_replicas_are_switched_between_synchronous_and_asynchronous() -> None:
 def test_what_an_old_node_would_not_understand_is_not_done(order: commands.Command) -> None:
     ordered = following("1-0P", tuning=OLD).command(order)
     assert outcomes(ordered) == [(9, Outcome.REFUSED)]
-    assert reasons(ordered) == ["not every node of this cluster knows of that yet: upgrade all of them first"]
+    assert reasons(ordered) == [TOO_NEW]
 
 
 @pytest.mark.behaviour("TT-41")
@@ -397,9 +398,29 @@ def test_with_an_old_node_around_a_replica_that_does_not_count_is_not_heard() ->
 def test_an_old_nodes_voters_are_believed_as_far_as_they_speak() -> None:
     bench = Bench(N1, "1-0P", epoch=1, tuning=OLD)
     nomination = sent(bench.promote(), N2)[-1]
-    assert nomination.commit == -1, "what it knows to be settled came later"
+    assert nomination.commit is None, "what it knows to be settled came later"
     bench.receive(N2, nay(bench, at("1-0")))
     bench.receive(N3, aye(bench))
+    assert bench.replica.role.name == "leader"
+
+
+@pytest.mark.behaviour("TT-41", "D8")
+def test_a_forced_rollback_waits_until_every_voter_says_what_is_settled() -> None:
+    """The level is raised node by node: a voter that has not heard of it yet may know more to be settled."""
+    bench = Bench(N1, "1-0P2 1-1s 1-2s", epoch=1)
+    bench.promote(7, roll_back=True)
+    ordered = bench.receive(N2, aye(bench, commit=None))
+    assert outcomes(ordered) == [(7, Outcome.REFUSED)]
+    assert reasons(ordered) == [TOO_NEW]
+    assert bench.kinds() == "1-0P2 1-1s 1-2s"
+    assert bench.replica.role.name == "follower"
+
+
+@pytest.mark.behaviour("TT-41")
+def test_whoever_forces_nothing_is_elected_by_voters_that_do_not_say_what_is_settled() -> None:
+    bench = Bench(N1, "1-0P2 1-1s", epoch=1)
+    bench.promote(7)
+    bench.receive(N2, aye(bench, commit=None))
     assert bench.replica.role.name == "leader"
 
 

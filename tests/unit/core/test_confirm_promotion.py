@@ -273,7 +273,9 @@ def test_a_nay_of_whoever_has_more_removes_the_nomination() -> None:
     assert reasons(ordered) == ["node 2 said NAY: it has entries that this one lacks"]
     assert bench.replica.role.name == "follower"
     assert bench.replica.row == Row(2)
-    assert sent(bench.persist(), N3) == [Says(2, Row(2), at("1-0"))], "everybody hears that it is withdrawn"
+    assert sent(bench.persist(), N3) == [Says(2, Row(2), at("1-0"), commit=-1)], (
+        "everybody hears that it is withdrawn"
+    )
     bench.receive(N2, aye(bench))
     bench.receive(N3, aye(bench))
     assert bench.replica.role.name == "follower", "AYEs that come late find no nominee"

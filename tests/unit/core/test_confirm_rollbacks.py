@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core import commands, effects, events
+from quorate.core import commands, confirm, effects, events
 from quorate.core.confirm.messages import AppendEntries, AppendResponse
 from quorate.core.effects import Outcome
 from quorate.core.entry import Header, Kind, Quorums, Rollback
@@ -31,6 +31,7 @@ from tests.unit.core.confirm_kit import (
 from tests.unit.core.kit import FIVE, N1, N2, N3, NOWHERE, THREE, at, orders, sent
 
 ASYNC = 0
+SINGLY = confirm.Tuning(election_timeout_s=1.0, heartbeat_s=0.1, message_entries_max=1)
 
 
 def with_limbo(**more: Any) -> Bench:
@@ -172,6 +173,20 @@ def test_while_a_rollback_is_open_no_transaction_is_taken() -> None:
     assert outcomes(propose(bench, 4)) == []
 
 
+@pytest.mark.behaviour("TT-10", "TT-36")
+def test_a_transaction_that_is_settled_in_part_is_not_torn_apart() -> None:
+    bench = leader()
+    halves = (Header(0, 0, size=10, flags=SYNC), Header(0, 0, size=10, flags=SYNC))
+    bench.tell(events.Proposed(1, halves))
+    propose(bench, 2)
+    bench.persist()
+    flushed(bench, N2, 1)
+    assert appended(bench.command(commands.RollBack(9))) == "1-5R3"
+    bench.persist()
+    ordered = flushed(bench, N2, 5)
+    assert outcomes(ordered) == [(1, Outcome.SETTLED), (2, Outcome.ROLLED_BACK), (9, Outcome.SETTLED)]
+
+
 @pytest.mark.behaviour("TT-10")
 def test_two_orders_are_one_rollback_and_both_are_answered() -> None:
     bench = with_limbo()
@@ -282,25 +297,26 @@ def test_the_void_stay_void_when_a_later_rollback_follows() -> None:
 
 
 @pytest.mark.behaviour("D8")
-def test_a_follower_that_has_not_the_rollback_does_not_settle_what_it_voids() -> None:
-    """The leader knows that 3 is settled. What it says of it depends on what each message ends with."""
-    bench = with_limbo()
+def test_a_follower_that_has_not_the_rollback_is_not_told_that_what_it_voids_is_settled() -> None:
+    """The leader knows that 3 is settled. What it says of that depends on where each message ends."""
+    bench = with_limbo(tuning=SINGLY)
     bench.command(commands.RollBack(9))
     bench.persist()
     flushed(bench, N2, 3)
     assert bench.replica.commit == 3
-    bench.receive(N3, lost())
-    ordered = bench.wake()
-    behind = [message for message in sent(ordered, N3) if isinstance(message, AppendEntries)]
-    assert behind
-    for message in behind:
-        end = message.headers[-1].last if message.headers else message.prev.offset
-        assert message.commit == (3 if end >= 3 else 0)
+    bench.receive(N3, AppendResponse(1, False, 2, 0, 0, theirs=at("1-0")))
+    ordered = bench.receive(N3, AppendResponse(1, True, 0, 0, 0))
+    told = [(message.headers[0].offset, message.commit) for message in sent(ordered, N3)]
+    assert told == [(1, 0), (2, 0), (3, 3)]
 
 
-def lost() -> AppendResponse:
-    """N3 says that it has nothing behind PROMOTE."""
-    return AppendResponse(1, False, 2, 0, 0, theirs=at("1-0"))
+@pytest.mark.behaviour("D6")
+def test_the_word_of_a_former_leader_settles_nothing() -> None:
+    """It speaks of its own log, and nobody has compared this one with it since another leads."""
+    bench = following("1-0P2 1-1s 2-2P", commit=0, me=N3)
+    ordered = bench.receive(N2, AppendEntries(1, at("1-1"), 1))
+    assert committed(ordered) == []
+    assert bench.replica.commit == 0
 
 
 @pytest.mark.behaviour("D8")

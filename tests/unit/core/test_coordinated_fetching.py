@@ -195,14 +195,37 @@ def test_another_source_is_asked_from_the_beginning(bench: Bench) -> None:
     assert isinstance(staged, StageChunk)
 
 
-def test_another_epoch_ends_it_and_whoever_wants_it_begins_anew(bench: Bench) -> None:
+def test_another_epoch_pauses_it_until_somebody_wants_the_same_again(bench: Bench) -> None:
+    """Otherwise nobody would ever have a snapshot that takes longer than epochs last."""
     keep(bench, 0)
     bench.receive(OPERATOR, FenceRequest(EPOCH + 1, THREE))
     bench.persist()
     assert bench.receive(N1, chunk(4)) == []
     assert bench.replica.deadline() is None
-    ordered = bench.receive(OPERATOR, SnapshotRequest(EPOCH + 1, SNAPSHOT, N1))
-    assert ordered == [Send(1, ChunkRequest(EPOCH + 1, SNAPSHOT, 0))]
+    bench.receive(OPERATOR, FenceRequest(EPOCH + 2, THREE))
+    bench.persist()
+    ordered = bench.receive(OPERATOR, SnapshotRequest(EPOCH + 2, SNAPSHOT, N1))
+    assert ordered == [Send(1, ChunkRequest(EPOCH + 2, SNAPSHOT, 4))]
+
+
+def test_chunk_that_was_being_flushed_counts_in_the_next_epoch(bench: Bench) -> None:
+    bench.receive(N1, chunk(0))
+    bench.receive(OPERATOR, FenceRequest(EPOCH + 1, THREE))
+    assert bench.receive(OPERATOR, SnapshotRequest(EPOCH + 1, SNAPSHOT, N1)) == []
+    assert Send(1, ChunkRequest(EPOCH + 1, SNAPSHOT, 4)) in bench.persist()
+
+
+@pytest.mark.parametrize(("source", "snapshot"), [(N2, SNAPSHOT), (N1, LATER)])
+def test_in_another_epoch_anything_else_begins_anew(bench: Bench, source: Member, snapshot: Snapshot) -> None:
+    keep(bench, 0)
+    bench.receive(OPERATOR, FenceRequest(EPOCH + 1, THREE))
+    bench.persist()
+    ordered = bench.receive(OPERATOR, SnapshotRequest(EPOCH + 1, snapshot, source))
+    assert ordered == [Send(source.node, ChunkRequest(EPOCH + 1, snapshot, 0))]
+    bench.receive(OPERATOR, FenceRequest(EPOCH + 2, THREE))
+    bench.persist()
+    ordered = bench.receive(OPERATOR, SnapshotRequest(EPOCH + 2, SNAPSHOT, N1))
+    assert ordered == [Send(1, ChunkRequest(EPOCH + 2, SNAPSHOT, 0))], "what was paused first is overwritten"
 
 
 def test_what_is_being_installed_outlives_another_epoch_and_is_told_to_whoever_asks_then(

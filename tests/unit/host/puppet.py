@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from quorate.batch import encode_records
-from quorate.core import commands, effects, events
+from quorate.core import commands, confirm, effects, events
 from quorate.core.entry import Control, EntryId, Header, Kind, Member, Rollback, Snapshot, partition_of
 from quorate.core.log import LogView
 from quorate.host import Host, HostSettings, ReplicaRecord
@@ -325,4 +325,4 @@ def use_puppet(monkeypatch: pytest.MonkeyPatch, machine: type[Any] = Watchful) -
     room = SimpleNamespace(Replica=Puppet, Config=Config, SavedState=SavedState)
     monkeypatch.setitem(replicas_module.PROTOCOLS, "confirm", room)
     monkeypatch.setitem(replicas_module.MACHINES, "tables", machine)
-    monkeypatch.setattr(replicas_module.confirm, "Config", Config)
+    monkeypatch.setattr(confirm, "Config", Config)

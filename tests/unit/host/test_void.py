@@ -36,18 +36,23 @@ def stage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> St
     return made
 
 
+def fetched_once(stage: Stage, offset: int, bytes_max: int) -> list[Frame]:
+    got: list[tuple[list[Frame], int]] = []
+    stage.host.fetch(stage.now, PARTITION, offset, bytes_max, lambda *answer: got.append(answer))
+    stage.settle()
+    ((frames, commit),) = got
+    assert commit == stage.hosted.commit
+    return frames
+
+
 def fetched(stage: Stage, offset: int, bytes_max: int = 1 << 20) -> list[int]:
     """Offsets of what a reader gets that reads on to the end."""
     found: list[int] = []
     while offset <= stage.hosted.commit:
-        got: list[list[Frame]] = []
-        stage.host.fetch(
-            stage.now, PARTITION, offset, bytes_max, lambda frames, _, got=got: got.append(frames)
-        )
-        stage.settle()
-        assert got[0], "a reader would ask the same for ever"
-        found += [frame.header.offset for frame in got[0]]
-        offset = got[0][-1].header.last + 1
+        frames = fetched_once(stage, offset, bytes_max)
+        assert frames, "a reader would ask the same for ever"
+        found += [frame.header.offset for frame in frames]
+        offset = frames[-1].header.last + 1
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -199,5 +200,30 @@ def test_a_read_that_does_not_come_back_is_not_waited_for(
             monkeypatch.setattr(served.node, "fetch", lambda *_: None)
             monkeypatch.setattr(kafka_fetch, "READ_TIMEOUT_S", 0.03)
             assert (await connection.fetch("topic", 1, wait_ms=10)).error == ErrorCode.kafka_storage_error
+
+    serve(tmp_path, test)
+
+
+def test_what_was_left_out_as_void_is_an_empty_batch_and_no_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10), batch_of(10, 3), batch_of(10))
+            fetch = served.node.fetch
+
+            def without_the_second(partition: Any, offset: int, bytes_max: int, done: Any) -> None:
+                def got(frames: Any, commit: int) -> None:
+                    done([frame for frame in frames if frame.header.offset != 2], commit)
+
+                fetch(partition, offset, bytes_max, got)
+
+            monkeypatch.setattr(served.node, "fetch", without_the_second)
+            for offset, covered in ((1, [(1, 1, 1), (2, 3, 0), (5, 1, 1)]), (3, [(3, 2, 0), (5, 1, 1)])):
+                found = (await connection.fetch("topic", offset)).batches
+                headers = [batch.verify(content) for content in found]
+                assert [
+                    (each.base_offset, each.offsets_count, each.record_count) for each in headers
+                ] == covered
 
     serve(tmp_path, test)

@@ -31,7 +31,7 @@ def test_nothing_is_drawn_that_could_not_be_set() -> None:
 
 
 def test_bounds_are_of_tunables_that_there_are() -> None:
-    assert set(LEAST) | set(MOST) <= set(numbers_of("isr"))
+    assert set(LEAST) | set(MOST) <= set(numbers_of("isr")) | set(numbers_of("confirm"))
 
 
 def test_only_protocols_with_operators_have_their_tunables() -> None:
@@ -42,6 +42,12 @@ def test_only_protocols_with_operators_have_their_tunables() -> None:
         *("lag_s", "min_isr_share", "report_s", "watched")
     }
     assert set(numbers_of("coordinated")) < set(numbers_of("isr"))
+
+
+def test_confirm_has_a_little_more_than_raft() -> None:
+    assert set(numbers_of("confirm")) - set(numbers_of("raft")) == {
+        *("alone_timeouts", "automatic", "feature_level", "old_nodes")
+    }
 
 
 @pytest.mark.parametrize("name", LEAST)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import effects
+from quorate.core.confirm.config import TOO_NEW
 from quorate.core.confirm.voting import Says
 from quorate.core.effects import Outcome
 from quorate.core.entry import Member
@@ -35,7 +36,13 @@ class Candidate(candidate.Candidate):
 
     def _voted(self, sender: Member, message: Says) -> None:
         replica = self.replica
-        replica.settled_elsewhere = max(replica.settled_elsewhere, message.commit)
+        forces = replica.promotion is not None and replica.promotion.roll_back
+        if message.commit is not None:
+            replica.settled_elsewhere = max(replica.settled_elsewhere, message.commit)
+        elif message.row.aye and forces:
+            # The level is not raised there yet: what that voter has settled could be taken back (TT-41).
+            self._withdraw(Outcome.REFUSED, TOO_NEW)
+            return
         if message.row.aye:
             self._count(sender)
         elif sender in replica.voters and message.last > replica.log.head and not message.faulty:

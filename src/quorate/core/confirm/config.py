@@ -12,6 +12,7 @@ CUTTING_LOOSE = 2
 """The feature level at which everybody knows that a replica may follow without counting (`AppendResponse.loose`),
 that quorums have sizes (`Membership.quorums`), and that voters say what they know to be settled (`Says.commit`).
 A leader that does not would count whom it must not, or by majorities where others go by something else."""
+TOO_NEW = "not every node of this cluster knows of that yet: upgrade all of them first"
 
 
 class SavedState(raft.SavedState, frozen=True, gc=False, omit_defaults=True):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from quorate.core import commands, effects, events
 from quorate.core.confirm.candidate import Candidate
-from quorate.core.confirm.config import CUTTING_LOOSE, Config, SavedState
+from quorate.core.confirm.config import CUTTING_LOOSE, TOO_NEW, Config, SavedState
 from quorate.core.confirm.follower import Follower
 from quorate.core.confirm.leader import Leader
 from quorate.core.confirm.voting import Row, Says, Voting
@@ -23,8 +23,6 @@ from quorate.core.keeping import COMMON_HANDLERS
 from quorate.core.raft import replica as raft
 from quorate.core.raft.messages import AppendEntries
 from quorate.core.raft.prospect import Prospect
-
-TOO_NEW = "not every node of this cluster knows of that yet: upgrade all of them first"
 
 
 class Replica(raft.Replica):
@@ -129,7 +127,7 @@ class Replica(raft.Replica):
 
     def _say(self, *, stands: bool = False, ordered: bool = False) -> None:
         """Let everybody have this node's row, once it is saved."""
-        settled = self.commit if self.knows_loose else -1
+        settled = self.commit if self.knows_loose else None
         says = Says(self.epoch, self.row, self.log.head, stands, ordered, self.faulty, settled)
         for node in self.peers:
             self.send_when_saved(node, says)

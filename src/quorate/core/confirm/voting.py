@@ -64,5 +64,5 @@ class Says(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="votin
     """Somebody wants this nominee, whoever leads: that the leader is still heard is no reason to refuse."""
     faulty: bool = False
     """A voter's log has damage: it counts as asked, and cannot lead itself."""
-    commit: int = -1
-    """What a voter knows to be settled: a forced rollback does not reach below it."""
+    commit: int | None = None
+    """What a voter knows to be settled: a forced rollback does not reach below it. None: it does not say."""

@@ -88,7 +88,7 @@ class Replica(Keeper):
         self.epoch = epoch
         self.leader = 0
         self.verified = NOWHERE
-        self.fetching.forget()
+        self.fetching.pause()
         self.save_state()
 
     def tell(self, members: tuple[Member, ...]) -> None:

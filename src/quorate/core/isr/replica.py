@@ -81,7 +81,7 @@ class Replica(Keeper):
         saved_by = self.save_state()
         if is_next:
             self.verified = NOWHERE  # Nothing is compared with this leader yet.
-            self.fetching.forget()
+            self.fetching.pause()
             # A leader that forgot its epoch would be told to lead it once more, and give out the same ids again.
             self._crown_io = saved_by if state.leader == self.me else 0
             self.become(self._place())

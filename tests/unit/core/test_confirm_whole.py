@@ -1,0 +1,62 @@
+"""What worlds found in `confirm`: proposals that are not torn apart, and words that are not said any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.core import commands, effects, events
+from quorate.core.confirm.messages import AppendEntries, AppendResponse, Says
+from quorate.core.effects import Outcome
+from quorate.core.entry import EntryId, Header
+from tests.unit.core.confirm_kit import SYNC, flushed, following, leader, nominate, outcomes, propose, send
+from tests.unit.core.kit import N2, N3, of_kind
+
+
+@pytest.mark.behaviour("TT-10", "TT-38")
+def test_a_rollback_leaves_a_proposal_whole_of_which_something_is_settled() -> None:
+    bench = leader()
+    entries = tuple(Header(0, 0, size=10, flags=SYNC) for _ in range(3))
+    bench.tell(events.Proposed(1, entries))
+    propose(bench, 2)
+    bench.persist()
+    flushed(bench, N2, 2)
+    assert bench.replica.commit == 2, "offsets 1 and 2 of the first, not 3"
+    bench.command(commands.RollBack(9))
+    assert bench.kinds() == "1-0P 1-1s 1-2s 1-3s 1-4s 1-5C2 1-6R4"
+    bench.persist()
+    assert outcomes(flushed(bench, N2, 6)) == [
+        (1, Outcome.SETTLED),
+        (2, Outcome.ROLLED_BACK),
+        (9, Outcome.SETTLED),
+    ]
+
+
+@pytest.mark.behaviour("TT-10")
+def test_a_rollback_takes_nothing_back_where_all_of_it_is_settled_in_part() -> None:
+    bench = leader()
+    bench.tell(events.Proposed(1, (Header(0, 0, size=10, flags=SYNC), Header(0, 0, size=10, flags=SYNC))))
+    bench.persist()
+    flushed(bench, N2, 1)
+    assert outcomes(bench.command(commands.RollBack(9))) == [(9, Outcome.SETTLED)]
+    assert "R" not in bench.kinds()
+
+
+@pytest.mark.behaviour("D9")
+def test_a_vote_that_waits_for_the_disk_is_not_said_by_one_that_was_cut_loose() -> None:
+    bench = following("1-0P 1-1s", commit=0)
+    bench.miss_leader()
+    nominate(bench, N3, 2, EntryId(1, 1))
+    bench.command(commands.CutLoose(5))
+    ordered = bench.persist()
+    assert [send.message for send in of_kind(ordered, effects.Send) if type(send.message) is Says] == []
+    assert outcomes(ordered) == [(5, Outcome.SETTLED)]
+
+
+@pytest.mark.behaviour("D9")
+def test_an_acknowledgement_that_waits_for_the_disk_is_not_said_by_one_that_was_cut_loose() -> None:
+    bench = following("1-0P", commit=0)
+    bench.receive(N3, AppendEntries(2, EntryId(1, 0), 0))  # Its new epoch is not saved yet.
+    send(bench, EntryId(1, 0), "2-1s", sender=N3)
+    bench.command(commands.CutLoose(5))
+    said = [order.message for order in of_kind(bench.persist(), effects.Send)]
+    assert [message for message in said if type(message) is AppendResponse and not message.loose] == []
