@@ -89,8 +89,8 @@ class Replica(raft.Replica):
             super().publish()
 
     def verify(self, verified: EntryId, commit: int) -> None:
-        """The leader names a place that is decided by what it has sent up to there. Where damage ends the comparison
-        before that, a ROLLBACK may be in what cannot be read: then nothing is settled by this message."""
+        """The leader names a place that is decided by what it has sent up to there. Where damage ends the
+        comparison before that, a ROLLBACK may be in what cannot be read: this message settles nothing then."""
         reached = max(verified.offset, self.verified.offset)
         super().verify(verified, commit if commit <= reached else self.commit)
 
