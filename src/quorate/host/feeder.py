@@ -23,8 +23,8 @@ from quorate.storage.store import Store
 
 FEED_BYTES_MAX = 1 << 20
 UNDO_OFFSETS_MAX = 1 << 16
-"""A machine that can take back gets no further ahead of what is settled: where damage keeps that back, it waits, and
-is fed from the log later. Far more than a leader lets wait for its quorum."""
+"""A machine that can take back gets no further ahead of what is settled: where damage keeps that back, it waits,
+and is fed from the log later. Far more than a leader lets wait for its quorum."""
 LONG_AGO = float("-inf")
 """Instead of the time: what was applied is looked at, not who has waited too long."""
 
