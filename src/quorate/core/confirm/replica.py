@@ -99,6 +99,12 @@ class Replica(raft.Replica):
         if not self.log.faulty:
             super().publish()
 
+    def verify(self, verified: EntryId, commit: int) -> None:
+        """The leader names a place that is decided by what it has sent up to there. Where damage ends the
+        comparison before that, a ROLLBACK may be in what cannot be read: this message settles nothing then."""
+        reached = max(verified.offset, self.verified.offset)
+        super().verify(verified, commit if commit <= reached else self.commit)
+
     def advance_commit(self, to: int) -> None:
         newest = self.log.newest(Promote)
         before = self.commit
@@ -227,7 +233,10 @@ class Replica(raft.Replica):
             return False
         for header in message.headers:
             control = header.control
-            if type(control) is Rollback and control.first <= self.commit and not self.log.holds(header.id):
+            if type(control) is not Rollback or control.first > self.commit:
+                continue
+            is_damaged = self.log.span_at(header.offset) is not None  # It may be the very one that is here.
+            if not is_damaged and not self.log.holds(header.id):
                 self._detach(
                     f"a forced rollback takes back offset {control.first}, settled here: wipe this replica"
                 )
