@@ -113,6 +113,7 @@ class Hosted:
         "restoring",
         "scheduled",
         "standing",
+        "stands",
         "started",
         "taking",
         "tally",
@@ -140,6 +141,8 @@ class Hosted:
         self.applied = NOWHERE
         """The last entry that the machine has settled, and the checksum of its frame."""
         self.applied_checksum = 0
+        self.stands = -1
+        """The last offset that the machine was told to settle: `applied`, but for void entries behind it."""
         self.standing = Standing()
         """The controls in force there."""
         self.peers: tuple[int, ...] = ()
@@ -180,11 +183,15 @@ class Hosted:
         return not self.voids or self.replica.log.decided(at) == at
 
     def take_back(self, to: EntryId) -> None:
-        """Nothing above this entry is in the log any more, or in doubt; what is settled stays."""
+        """Nothing above this entry is in the log any more, or in doubt; what is settled stays.
+
+        Void entries are settled without the machine: were it to lose their Rollback and not them, it would do them
+        again.
+        """
         if to.offset < self.applied.offset:
             to = self.applied
         if self.undo is not None and to.offset < self.appended.offset:
-            self.undo.cut(to.offset)
+            self.undo.cut(to.offset if to != self.applied else self.stands)
             self.appended = to
 
     def expect(self, answer: Answer) -> int:
@@ -250,6 +257,7 @@ class Hosted:
         self.machine.restore(manifest.machine)
         self.applied, self.applied_checksum = manifest.last, manifest.checksum
         self.appended = manifest.last
+        self.stands = manifest.last.offset
         self.standing = manifest.standing
         self.halted = None
 

@@ -67,7 +67,8 @@ def is_synchronous(catalogue: Catalogue, transaction: RawTransaction) -> bool:
         if isinstance(operation, CreateTable | DropTable):
             return True
         table = catalogue.rows.get(operation.table)
-        if table is not None and table.table.synchronous:
+        # One that is not there may be about to be created by what was proposed before this, and not applied yet.
+        if table is None or table.table.synchronous:
             return True
     return False
 

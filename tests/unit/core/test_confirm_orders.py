@@ -237,6 +237,18 @@ def test_joined_again_it_counts_and_votes_once_it_has_what_it_owed() -> None:
     assert sent(bench.persist(), N1)[-1].row.aye
 
 
+@pytest.mark.behaviour("D9")
+def test_a_leader_does_not_stop_writes_to_hand_over_to_one_that_is_loose() -> None:
+    """However much its node is wanted as a leader: it would not stand."""
+    bench = leader()
+    flushed(bench, N3, bench.replica.log.head.offset, loose=True, priority=5)
+    bench.wake()
+    assert bench.leading.handing_over.heir == 0
+    flushed(bench, N3, bench.replica.log.head.offset, priority=5)
+    bench.wake()
+    assert bench.leading.handing_over.heir == 3
+
+
 @pytest.mark.behaviour("TT-32")
 def test_a_leader_is_demoted_instead_of_cut_loose() -> None:
     ordered = leader().command(commands.CutLoose(9))
