@@ -227,8 +227,9 @@ Changed = tuple[Box[Any], Key, Any, Any]
 class Rows(Box[bytes]):
     """One table: its rows, and what reads and checks rows and keys in the form of the log.
 
-    A row is kept as one piece of bytes: its version, then its values as they lie in the log. That is half the memory
-    of values in Python, and a fraction of the objects: most of what a change costs is fetching what it replaces.
+    A row is kept as one piece of bytes: its version, then its values as they lie in the log. That is half the
+    memory of values in Python, and a fraction of the objects: most of what a change costs is fetching what it
+    replaces.
     """
 
     __slots__ = (

@@ -28,7 +28,7 @@ PIECE_ROWS_MIN = 16
 """Until it is known how large they are."""
 PIECE_ROWS_MAX = 1000
 """A few milliseconds of work, at most."""
-PIECE_RESULTS_MAX = 5000
+PIECE_RESULTS_MAX = 1000
 
 
 class Begin(msgspec.Struct, frozen=True, tag=0, array_like=True):
