@@ -184,7 +184,8 @@ class Box(Generic[Kept]):
         for key in keys:
             if key in frozen.rows:
                 kept = frozen.rows.pop(key)
-                self._note(key)  # It may have been kept for this snapshot only.
+                if key not in self.rows:
+                    self._note(key)  # It may have been in order for this snapshot only.
             else:
                 kept = self.get(key, Level.COMMITTED)
             if kept is not None:
