@@ -5,6 +5,7 @@ Votes are rows of `_voting` here, and quorums have the sizes that the membership
 | invariant | says | source |
 | --- | --- | --- |
 | decided-twice | a settled record is valid or void on all replicas alike, and for ever | D8, TT-5 |
+| published-inside | what a ROLLBACK takes back is not handed out without the ROLLBACK itself | D8 |
 | confirm-unsettled | a CONFIRM names what is settled and valid, and was not named before | TT-5, TT-6 |
 | first-not-promote | the first entry of a leader's epoch is its PROMOTE | D6 |
 | writable-early | a leader takes no records before its PROMOTE is settled | TT-17, TT-20 |
@@ -65,6 +66,8 @@ class ConfirmInvariants(RaftInvariants):
         self._terms: dict[Group, Term] = {}
         self._void: dict[int, set[int]] = {}
         """By partition: the settled offsets that were rolled back."""
+        self._taken_back: dict[int, list[tuple[int, int]]] = {}
+        """By partition: the first offset that a settled ROLLBACK takes back, and its own."""
         self._looked: dict[Place, int] = {}
         """Up to where a replica's view of what is void was compared."""
         self._orders: dict[tuple[int, int, int], Any] = {}
@@ -294,6 +297,10 @@ class ConfirmInvariants(RaftInvariants):
             self.promotions += type(control) is Promote
             if type(control) is Rollback:
                 self.rollbacks += 1
+                if control.first <= above and not control.forced:
+                    said = f"the ROLLBACK at {entry[1]} takes {control.first} back, which was settled"
+                    raise Violated("decided-twice", f"{shadow.name}: {said}")
+                self._taken_back.setdefault(partition, []).append((control.first, entry[1]))
                 voided = world.chain(partition, EntryId(entry[0], entry[1]), above=control.first - 1)
                 ends = [other[2] for other in voided[1:]] + [entry[2]]
                 for other, end in zip(voided, ends, strict=True):
@@ -311,6 +318,10 @@ class ConfirmInvariants(RaftInvariants):
         if log.faulty or shadow.published <= looked:
             return
         self._looked[place] = shadow.published
+        for first, at in self._taken_back.get(shadow.partition, ()):
+            if first <= shadow.published < at:
+                said = f"{shadow.published}, and not the ROLLBACK at {at} of all from {first} on"
+                raise Violated("published-inside", f"{shadow.name} hands out {said}")
         epochs = world.settled[shadow.partition].epochs
         last = EntryId(epochs[shadow.published], shadow.published)
         known = self._void.get(shadow.partition, set())
