@@ -8,12 +8,11 @@ not counted: it is as if it were not there.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from quorate.machine.table_types import Level, Outcome, Result
+from quorate.machine.table_types import ID_BYTES, Level, Outcome, Result
 
 Known = tuple[bytes, int, str]
 """Of a transaction, in snapshots: id, offset, and why it was refused, if it was."""
@@ -33,15 +32,16 @@ class Remembered(msgspec.Struct, gc=False):
 
 
 class Memory:
-    __slots__ = ("_count", "_max", "_order", "_settled", "_settled_count", "_unsettled")
+    __slots__ = ("_count", "_max", "_ring", "_settled", "_settled_count", "_unsettled")
 
     def __init__(self, remembered_max: int, settled: Iterable[Known] = ()) -> None:
         """`settled`: oldest first."""
         self._max = remembered_max
         self._settled: dict[bytes, int | Result] = {}
         """The offset of what was done, the result of what was refused."""
-        self._order: deque[bytes] = deque()
-        """Ids of what is settled, oldest first."""
+        self._ring = bytearray()
+        """Ids of what is settled, one behind the other, in a ring once there are as many as are remembered: nothing
+        that the garbage collector looks through."""
         self._unsettled: dict[bytes, Remembered] = {}
         self._settled_count = 0
         self._count = 0
@@ -93,15 +93,14 @@ class Memory:
 
     def settled(self) -> Iterator[Known]:
         """All that is remembered of what is settled now, oldest first; to be gone through at leisure."""
-        ids, kept = list(self._order), list(self._settled.values())
-        assert len(ids) == len(kept)
-        return map(_known, ids, kept)
+        return map(_known, list(self._settled), list(self._settled.values()))
 
     def _keep(self, id_: bytes, offset: int, why: str) -> None:
-        order = self._order
-        if len(order) >= self._max:
-            del self._settled[order.popleft()]
-        order.append(id_)
+        ring = self._ring
+        at = self._settled_count % self._max * ID_BYTES
+        if at < len(ring):
+            del self._settled[bytes(ring[at : at + ID_BYTES])]
+        ring[at : at + ID_BYTES] = id_
         self._settled_count += 1
         self._settled[id_] = Result(Outcome.REFUSED, offset, why) if why else offset
 
@@ -121,13 +120,13 @@ class Memory:
 
     def _is_hidden(self, kept: int | Result) -> bool:
         """Whether so many unsettled ones have come behind it that it will be forgotten when they are settled."""
-        order = self._order
-        hidden_count = len(order) + self._count - self._settled_count - self._max
-        if hidden_count <= 0:
+        first = self._count - self._max  # The number of the oldest that is remembered.
+        if first <= self._settled_count - len(self._settled):
             return False
-        if hidden_count >= len(order):
+        if first >= self._settled_count:
             return True
-        return _offset(kept) < _offset(self._settled[order[hidden_count]])
+        at = first % self._max * ID_BYTES
+        return _offset(kept) < _offset(self._settled[bytes(self._ring[at : at + ID_BYTES])])
 
 
 def _offset(kept: int | Result) -> int:

@@ -146,7 +146,9 @@ def test_where_the_new_leader_no_longer_has_what_is_needed_it_sends_all() -> Non
     """A full rejoin: a snapshot in place of the log, and of everything that could have been taken back."""
     bench = former_leader()
     snapshot = Snapshot(at("2-9"), 7, 10)
-    bench.receive(N2, SnapshotChunk(2, snapshot, 0, 10))
+    ordered = bench.receive(N2, SnapshotChunk(2, snapshot, 0, 10))
+    kept = [(cut.to, cut.aside) for cut in of_kind(ordered, effects.Cut)]
+    assert kept == [(at("1-1"), True)], "what it took as a leader is kept all the same (TT-27)"
     ordered = bench.persist()
     assert bench.replica.log.head == at("2-9")
     assert bench.replica.commit == 9

@@ -23,6 +23,7 @@ from quorate.core.keeping import COMMON_HANDLERS
 from quorate.core.raft import replica as raft
 from quorate.core.raft.messages import AppendEntries
 from quorate.core.raft.prospect import Prospect
+from quorate.core.staging import Staging
 
 
 class Replica(raft.Replica):
@@ -82,6 +83,16 @@ class Replica(raft.Replica):
         super().cut(to)
         if aside:
             self.take_snapshot()
+
+    def install(self, staging: Staging) -> None:
+        """A full rejoin. What this replica had taken as a leader is kept then, too (TT-27, TT-28)."""
+        if not self.log.faulty and not self.log.holds(staging.snapshot.last):
+            settled = self.log.position(self.commit)
+            if self.sets_aside(settled):
+                self.owe(self.log.head)
+                self.cut(settled)
+                self.verified = min(self.verified, settled, key=lambda entry: entry.offset)
+        super().install(staging)
 
     def publish(self) -> None:
         """What cannot be read may hold a ROLLBACK of what can be: with damage, nothing more is decided here."""
