@@ -47,6 +47,19 @@ def catch_up(bench: Bench, *members: Member) -> list[Effect]:
     return ordered
 
 
+# ---- alone ----
+
+
+@pytest.mark.behaviour("TT-9", "TT-24")
+def test_a_leader_that_leads_on_alone_keeps_no_reader_waiting_for_ever() -> None:
+    """Nobody stands unasked, so it leads until it is told otherwise; whether it does, it cannot know."""
+    bench = leader(tuning=MANUAL)
+    bench.tell(events.ReadAsked(5, events.ReadLevel.LINEARIZABLE))
+    ordered = let_time_pass(bench, MANUAL.read_wait_s + 1.0)
+    assert bench.replica.role.name == "leader"
+    assert outcomes(ordered) == [(5, Outcome.TIMED_OUT)]
+
+
 # ---- demote ----
 
 

@@ -53,6 +53,17 @@ def test_a_restart_does_not_decide_an_open_rollback() -> None:
     assert committed(bench.started) == [2], "whatever was noted of it beside the log"
 
 
+@pytest.mark.behaviour("TT-29", "D8")
+def test_what_a_snapshot_covers_is_settled_whatever_else_the_disk_says() -> None:
+    """Its file was flushed, and the power failed before the next round, with which it is noted what is settled."""
+    snapshot = Snapshot(at("1-2"), 7, 100)
+    bench = Bench(N1, "1-0P 1-1a 1-2a 1-3a", snapshot=snapshot, epoch=1, commit=0)
+    assert committed(bench.started) == [2]
+    bench.promote(roll_back=True)
+    bench.elect(commit=0)
+    assert bench.kinds() == "1-0P 1-1a 1-2a 1-3a 2-4P 2-5R3"
+
+
 @pytest.mark.behaviour("TT-31")
 def test_a_confirm_of_what_a_snapshot_covers_is_legal() -> None:
     snapshot = Snapshot(at("1-3"), 7, 100)

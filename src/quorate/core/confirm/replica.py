@@ -182,6 +182,13 @@ class Replica(raft.Replica):
 
     # --- facts ---
 
+    def recover(self, recovered: events.Recovered, *, epoch: int, owed: EntryId) -> None:
+        """What is settled is only a hint on the disk, and may be older than the snapshot, which is of nothing else:
+        no forced rollback may reach below that, for the machine begins with it."""
+        super().recover(recovered, epoch=epoch, owed=owed)
+        if self.snapshot is not None:
+            self.commit = max(self.commit, self.snapshot.last.offset)
+
     def _started(self, event: events.Started) -> None:
         saved = event.recovered.state
         if saved is not None:
