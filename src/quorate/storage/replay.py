@@ -190,6 +190,10 @@ class Replay:
         """The record says everything; but bytes that are missing do not come back by that."""
         replayed = self.logs.get(Partition(base.partition)) or self._lost(Partition(base.partition))
         log, view = replayed.log, base.view
+        if view.segments and view.head.offset > log.head.offset:
+            # Entries before it were lost with the journal's own record of them.
+            segment = view.segments[-1].base
+            self._bring_to(replayed, view.head, view.checksum, segment, view.end, view.cuts)
         missing = [fault for fault in log.faulty if any(_overlap(fault, found) for found in replayed.found)]
         log.become(view)
         log.forget_outside(view.base.offset, view.head.offset)

@@ -216,3 +216,26 @@ def test_a_log_does_not_end_where_a_segment_starts_inside_of_what_is_lost() -> N
         rest = Log(P0, StoreSettings(), Memory())
         rest.lose(EntryId(4, 8), 7, 6, 100)
         rest.cut(EntryId(0, 5), 0, 0, 0)
+
+
+def test_entries_that_the_journal_lost_are_missed_though_a_later_record_tells_where_the_log_ends(
+    world: World,
+) -> None:
+    """A removed prefix is recorded with the log's end, and that record is kept in a second place."""
+    for _ in range(6):
+        world.append(P0, [20])
+        world.run()
+    world.append(P0, [20])
+    world.store.remove_prefix(P0, world.io(P0), EntryId(1, 2))
+    world.run()
+    world.store.close()
+    files = {name: world.disk.content(name) for name in world.disk.files()}
+    journal = world.store._shared.journal.file
+    for length in range(0, len(files[journal].rstrip(b"\0")), 16):
+        opened = World(3, files=files | {journal: files[journal][:length]})
+        opened.open()
+        found = opened.store.recovered(P0)
+        lost = {offset for span in found.faulty for offset in range(span.first_offset, span.last.offset + 1)}
+        kept = set(range(found.base.offset + 1, found.head.offset + 1)) - lost
+        readable = {offset for offset in kept if opened.read(offset, offset)}
+        assert readable == kept, f"cut to {length} bytes"

@@ -199,5 +199,7 @@ class Leader(leader.Leader):
         if self._is_followed():
             self._alone_since = None
         super().woke()
+        if self.replica.role is self:  # One that leads on alone would keep readers waiting for ever.
+            self.reading.give_up(self.replica.config.tuning.read_wait_s)
         if self.deadline is None:
             self._alone_since = None  # At rest everybody is current: whoever asks for something wakes us.
