@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.core.entry import Member, Membership
+from quorate.core.entry import Member, Membership, Quorums
 from quorate.sim import every_crash
 from quorate.sim.every_crash import PLAYS, Crash
 
@@ -16,6 +16,11 @@ KEPT = [
     pytest.param("change", marks=pytest.mark.behaviour("YB-12")),
     pytest.param("transfer", marks=pytest.mark.behaviour("YB-15")),
     pytest.param("snapshot", marks=pytest.mark.behaviour("OR-16")),
+    pytest.param("roll-back", marks=pytest.mark.behaviour("TT-10", "D8")),
+    pytest.param("promote", marks=pytest.mark.behaviour("TT-20", "TT-23")),
+    pytest.param("demote", marks=pytest.mark.behaviour("TT-21")),
+    pytest.param("cut-loose", marks=pytest.mark.behaviour("TT-32", "D9")),
+    pytest.param("resize", marks=pytest.mark.behaviour("TT-40", "D10")),
 ]
 assert len(KEPT) == len(PLAYS)
 
@@ -47,6 +52,32 @@ def test_undisturbed_sleeper_gets_a_snapshot() -> None:
     had = sleeper.replica.log.head.offset
     stage.until(lambda: sleeper.commit == stage.invariants.settled[0].commit, "it does not catch up")
     assert sleeper.replica.log.base.offset > had
+
+
+def test_undisturbed_rollback_takes_back_what_was_written() -> None:
+    stage = every_crash.begun("roll-back")
+    stage.until(lambda: not stage.steward.waiting, "no answer")
+    assert (stage.room.rollbacks, stage.room.undone) == (1, 6), "three transactions, on two copies by then"
+
+
+def test_undisturbed_promotion_moves_leadership() -> None:
+    stage = every_crash.begun("promote")
+    leader = stage.leader
+    stage.until(lambda: not stage.steward.waiting, "no answer")
+    assert leader % 3 + 1 in stage.world.leaders(0)
+
+
+def test_undisturbed_replica_is_cut_loose_and_joined_again() -> None:
+    stage = every_crash.begun("cut-loose")
+    loose = stage.leader % 3 + 1
+    stage.until(lambda: stage.person.loose_nodes(0) == [loose], "it is not loose")
+    stage.until(lambda: not stage.person.loose_nodes(0), "it is not joined again")
+
+
+def test_undisturbed_quorums_change() -> None:
+    stage = every_crash.begun("resize")
+    stage.until(lambda: not stage.steward.waiting, "no answer")
+    assert stage.invariants.membership(0).quorums == Quorums(3, 2)
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -17,6 +17,12 @@ def given() -> Given:
     return every_fault.make()
 
 
+@pytest.fixture(scope="module")
+def rolled_back() -> Given:
+    """Of `confirm`: what is void was damaged, or what says so."""
+    return every_fault.make("confirm")
+
+
 def all_faults(given: Given) -> list[Fault]:
     return [*every_fault.faults(given.files[every_fault.VICTIM])]
 
@@ -46,3 +52,15 @@ def test_a_sample_of_faults_is_survived(given: Given, chunk: int) -> None:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_fault_is_survived(given: Given, chunk: int) -> None:
     assert complaints(given, all_faults(given)[chunk::CHUNKS]) == []
+
+
+@pytest.mark.behaviour("TT-10", "D8")
+@pytest.mark.parametrize("chunk", range(4))
+def test_a_sample_of_faults_is_survived_where_something_is_void(rolled_back: Given, chunk: int) -> None:
+    assert complaints(rolled_back, all_faults(rolled_back)[chunk::4][:: 2 * SAMPLE_EVERY]) == []
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_one_of_ten_faults_is_survived_where_something_is_void(rolled_back: Given, chunk: int) -> None:
+    assert complaints(rolled_back, all_faults(rolled_back)[chunk::CHUNKS][::11]) == []

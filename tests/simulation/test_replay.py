@@ -13,9 +13,10 @@ from quorate.sim.run import run_seed
 SEEDS = (0, 1, 2)
 
 
-def story(seed: int, *, hash_seed: int, nodes: int = 3) -> bytes:
+def story(seed: int, *, hash_seed: int, nodes: int = 3, protocol: str = "raft") -> bytes:
     """What another process tells of a seed."""
     command = [sys.executable, "-m", "quorate.sim.run", str(seed), "--nodes", str(nodes), "--trace"]
+    command += ["--protocol", protocol]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     finished = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert finished.returncode in (0, 1), finished.stderr.decode()
@@ -26,6 +27,12 @@ def story(seed: int, *, hash_seed: int, nodes: int = 3) -> bytes:
 def test_story_is_the_same_in_processes_that_hash_differently(seed: int) -> None:
     told = story(seed, hash_seed=1)
     assert told == story(seed, hash_seed=2)
+    assert told.count(b"\n") > 500
+
+
+def test_story_of_confirm_is_the_same_in_processes_that_hash_differently() -> None:
+    told = story(3, hash_seed=1, protocol="confirm")
+    assert told == story(3, hash_seed=2, protocol="confirm")
     assert told.count(b"\n") > 500
 
 

@@ -58,6 +58,11 @@ def can_elect(yes: Collection[Member], membership: Membership) -> bool:
     )
 
 
+def sizes(quorums: Quorums | None, count: int) -> tuple[int, int]:
+    """How many of so many must have it, and how many must vote."""
+    return (majority(count), majority(count)) if quorums is None else (quorums.commit, quorums.promote)
+
+
 def _count(yes: Collection[Member], ensemble: tuple[Member, ...]) -> int:
     return sum(member in yes for member in ensemble)
 

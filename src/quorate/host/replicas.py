@@ -14,7 +14,7 @@ from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Quorums, Sna
 from quorate.core.events import Event, Proposed, Recovered
 from quorate.host.manifest import Manifest
 from quorate.host.producing import Answer, Desk, Leading
-from quorate.machine import Machine, Undoable
+from quorate.machine import Judging, Machine, Undoable
 from quorate.machine.metadata import Metadata
 from quorate.machine.producers import Numbered, Producers
 from quorate.machine.table import Tables
@@ -102,6 +102,7 @@ class Hosted:
         "gone",
         "halted",
         "installing",
+        "judge",
         "leader",
         "machine",
         "partition",
@@ -130,6 +131,8 @@ class Hosted:
         self.machine = MACHINES[record.purpose]()
         self.desk = Desk(self.machine) if isinstance(self.machine, Producers) else None
         """Who judges batches with a producer id, where they are told apart."""
+        self.judge = self.machine if isinstance(self.machine, Judging) else None
+        """Who knows synchronous transactions from asynchronous ones, where there are such."""
         self.voids = record.protocol == UNDOING
         """Whether settled records may be void."""
         self.undo: Undoable | None = None

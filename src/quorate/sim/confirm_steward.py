@@ -21,6 +21,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quorate.core import commands
 from quorate.core.confirm.config import CUTTING_LOOSE, TOO_NEW
 from quorate.core.effects import Reply
@@ -74,15 +76,15 @@ class ConfirmSteward(Steward):
 
     # --- orders ---
 
-    def _roll_back(self, rng: Random, partition: int, node: int) -> None:
-        self.order(node, partition, "roll back", commands.RollBack)
+    def _roll_one_back(self, rng: Random, partition: int, node: int) -> None:
+        self.roll_back(node, partition)
 
     def _promote_one(self, rng: Random, partition: int, node: int) -> None:
         """Anybody, and whoever leads already."""
         self.promote(rng.choice((node, *self.world.setup.holders[partition])), partition)
 
     def _demote_leader(self, rng: Random, partition: int, node: int) -> None:
-        self.order(node, partition, "demote", commands.Demote, self._demoted)
+        self.demote(node, partition)
 
     def _set_read_only(self, rng: Random, partition: int, node: int) -> None:
         self.set_read_only(node, partition, read_only=rng.random() < 0.6)
@@ -95,6 +97,12 @@ class ConfirmSteward(Steward):
 
     def _join_one_again(self, rng: Random, partition: int, node: int) -> None:
         self.join_again(rng.choice(self.world.setup.holders[partition]), partition)
+
+    def roll_back(self, node: int, partition: int) -> None:
+        self.order(node, partition, "roll back", commands.RollBack)
+
+    def demote(self, node: int, partition: int) -> None:
+        self.order(node, partition, "demote", commands.Demote, self._demoted)
 
     def promote(self, node: int, partition: int) -> None:
         def done(reply: Reply) -> None:
@@ -168,11 +176,17 @@ class ConfirmSteward(Steward):
     # --- who counts, and how many are enough ---
 
     def change(
-        self, node: int, partition: int, *, ensemble: tuple[Member, ...], learners: tuple[Member, ...] = ()
+        self,
+        node: int,
+        partition: int,
+        *,
+        ensemble: tuple[Member, ...],
+        learners: tuple[Member, ...] = (),
+        quorums: Quorums | None = None,
     ) -> None:
         """Every change names its quorums: those of the ensemble before may be unfair in the next one."""
         self.toll.changes += 1
-        quorums = self._quorums(ensemble, self._view(node, partition))
+        quorums = quorums or self._quorums(ensemble, self._view(node, partition))
         wanted = Membership(ensemble, learners, quorums=quorums)
 
         def done(reply: Reply) -> None:
@@ -189,7 +203,10 @@ class ConfirmSteward(Steward):
 
     def _quorums(self, ensemble: tuple[Member, ...], view: Membership) -> Quorums | None:
         if view.outgoing and ensemble == view.outgoing and self._rng.random() < 0.8:
-            return view.outgoing_quorums  # Back to where it came from.
+            # Back to where it came from. Whoever names none goes there, too, if it is another ensemble.
+            former = view.outgoing_quorums
+            named = former is not None or ensemble == view.ensemble
+            return Quorums(*sizes(former, len(ensemble))) if named else None
         if is_first_everywhere(self.world) and self._rng.random() < 0.8:
             return None  # Who has heard of the old nodes names none: they would be refused.
         count = len(ensemble)
@@ -209,6 +226,12 @@ class ConfirmSteward(Steward):
         quorums = wanted.quorums
         if quorums is not None and not is_safe(quorums, len(wanted.ensemble)):
             raise Violated("change-answer", f"p{partition}: {wanted} with {quorums} was taken (D10)")
+        if self.invariants is not None:
+            found = self.invariants.membership(partition, reply.offset)
+            count = len(wanted.ensemble)
+            # Who names none gets what was there before; and majorities can be said in two ways.
+            if quorums is None or sizes(found.quorums, count) == sizes(quorums, count):
+                wanted = msgspec.structs.replace(wanted, quorums=found.quorums)
         super()._check_change(partition, wanted, reply)
 
     # --- the person ---
@@ -262,7 +285,7 @@ class ConfirmSteward(Steward):
 
 
 _ACTS: dict[str, Callable[[ConfirmSteward, Random, int, int], None]] = {
-    "roll-back": ConfirmSteward._roll_back,
+    "roll-back": ConfirmSteward._roll_one_back,
     "promote": ConfirmSteward._promote_one,
     "demote": ConfirmSteward._demote_leader,
     "read-only": ConfirmSteward._set_read_only,
@@ -282,6 +305,12 @@ def draw_quorums(rng: Random, count: int, unlucky: int) -> Quorums | None:
         if is_safe(Quorums(commit, promote), count)
     ]
     return rng.choice(safe) if safe else None
+
+
+def sizes(quorums: Quorums | None, count: int) -> tuple[int, int]:
+    """How many of so many are enough, to commit and to promote."""
+    half = count // 2 + 1
+    return (half, half) if quorums is None else (quorums.commit, quorums.promote)
 
 
 def is_safe(quorums: Quorums, count: int) -> bool:

@@ -1,11 +1,11 @@
 """Every node, crashed at every single event of something that takes several steps.
 
-Three small worlds without chance play one thing each: a change of membership that adds two nodes and leaves out
-one, the leader; a transfer of leadership; the installation of a snapshot. Each is played once undisturbed, to
-count its events. Then it is played again for every node and every event: the node ends right behind that event,
-with what it had written or only with what it had flushed, and comes back at once or after the others have missed
-it. Every invariant is checked all the while, and in the end everything must have come to rest as after any other
-run (healing.py).
+Small worlds without chance play one thing each: a change of membership that adds two nodes and leaves out one, the
+leader; a transfer of leadership; the installation of a snapshot; and of `confirm` a rollback, a promotion, a
+demotion, a replica that is cut loose, and other quorums. Each is played once undisturbed, to count its events. Then
+it is played again for every node and every event: the node ends right behind that event, with what it had written
+or only with what it had flushed, and comes back at once or after the others have missed it. Every invariant is
+checked all the while, and in the end everything must have come to rest as after any other run (healing.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from quorate.batch import encode_records
+from quorate.core import confirm
+from quorate.core.confirm.invariants import ConfirmInvariants
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import Member
+from quorate.core.entry import Member, Quorums
 from quorate.core.invariant import Violated
 from quorate.core.raft import Tuning
 from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim import stage as stages
 from quorate.sim.chaos import Chaos
+from quorate.sim.confirm_steward import ConfirmSteward
 from quorate.sim.oracle import Fate
 from quorate.sim.setup import Setup
 from quorate.sim.stage import LATE_PACES, PACE_S, SEED, TUNING
@@ -30,7 +33,11 @@ from quorate.sim.workload import Manners
 from quorate.storage.errors import StoreError
 
 TUNABLES = stages.small(
-    {"raft": Tuning(election_timeout_s=PACE_S, **TUNING)}, manners=Manners(clients_count=0)
+    {
+        "raft": Tuning(election_timeout_s=PACE_S, **TUNING),
+        "confirm": confirm.Tuning(election_timeout_s=PACE_S, **TUNING),
+    },
+    manners=Manners(clients_count=0),
 )
 
 
@@ -38,16 +45,28 @@ class Stage(stages.Stage):
     """One of the worlds, from its beginning to where the play begins."""
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__(setup, RaftInvariants())
+        room = ConfirmInvariants() if setup.protocol == "confirm" else RaftInvariants()
+        super().__init__(setup, room)
+        if isinstance(room, ConfirmInvariants):
+            self.oracle.is_void = room.is_void
         self.chaos = Chaos(self.world, (), self.invariants)
+        self.chaos.begin()
         for number in self.world.nodes:
             self.world.start(number)
         self.until(lambda: bool(self.world.leaders(0)), "nobody leads")
+        if isinstance(room, ConfirmInvariants):
+            self.until(lambda: room.promotions > 0, "nobody takes writes")
 
     @property
     def steward(self) -> Steward:
         steward = self.chaos.steward
         assert isinstance(steward, Steward)
+        return steward
+
+    @property
+    def person(self) -> ConfirmSteward:
+        steward = self.chaos.steward
+        assert isinstance(steward, ConfirmSteward)
         return steward
 
     @property
@@ -132,6 +151,42 @@ def _wake_one(stage: Stage) -> None:
         stage.restart(number)
 
 
+def _roll_back(stage: Stage) -> None:
+    """What was just written is taken back, before or after it is on a quorum."""
+    for _ in range(3):
+        stage.propose()
+    stage.person.roll_back(stage.leader, 0)
+
+
+def _promote(stage: Stage) -> None:
+    """Another one takes over as soon as it has everything: before, the leader would say NAY."""
+    heir, leader = (stage.world.hosted(node, 0) for node in (stage.leader % 3 + 1, stage.leader))
+    assert heir is not None
+    assert leader is not None
+    stage.until(lambda: heir.replica.log.head == leader.replica.log.head, "it does not catch up")
+    stage.person.promote(stage.leader % 3 + 1, 0)
+
+
+def _demote(stage: Stage) -> None:
+    stage.propose()
+    stage.person.demote(stage.leader, 0)
+
+
+def _cut_loose(stage: Stage) -> None:
+    """One gives up what it does not know to be settled; the person joins it again when it is seen to."""
+    stage.propose()
+    stage.person.cut_loose(stage.leader % 3 + 1, 0)
+    stage.propose()
+
+
+def _resize(stage: Stage) -> None:
+    """Everybody must have what is settled from now on."""
+    stage.propose()
+    ensemble = tuple(Member(number, 1) for number in stage.world.nodes)
+    stage.person.change(stage.leader, 0, ensemble=ensemble, quorums=Quorums(3, 2))
+    stage.propose()
+
+
 def _is_over(stage: Stage) -> bool:
     """Whoever gave a command has been answered, and every member has all that is settled."""
     commit = stage.invariants.settled[0].commit
@@ -143,10 +198,21 @@ def _is_over(stage: Stage) -> bool:
 
 
 TRIO = Setup(SEED, TUNABLES, ((1, 2, 3),), ((),))
+CONFIRMING = msgspec.structs.replace(TRIO, protocol="confirm")
 PLAYS: dict[str, Play] = {
     "change": Play(msgspec.structs.replace(TRIO, outsiders=((4, 5),)), lambda stage: stage.write(3), _change),
     "transfer": Play(TRIO, lambda stage: stage.write(3), _transfer),
     "snapshot": Play(TRIO, _stop_one, _wake_one),
+    **{
+        name: Play(CONFIRMING, lambda stage: stage.write(3), begin)
+        for name, begin in {
+            "roll-back": _roll_back,
+            "promote": _promote,
+            "demote": _demote,
+            "cut-loose": _cut_loose,
+            "resize": _resize,
+        }.items()
+    },
 }
 
 

@@ -171,7 +171,7 @@ def _unsettled(world: World, partition: int) -> bool:
     """Whether the leader has records that are on no other node yet."""
     hosted = world.hosted(world.leaders(partition)[0], partition)
     assert hosted is not None
-    return hosted.replica.log.head.offset > hosted.replica.commit + 1
+    return bool(hosted.replica.log.head.offset > hosted.replica.commit + 1)
 
 
 def faults(files: dict[str, bytes]) -> Iterator[Fault]:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from quorate.core import commands, effects, events
 from quorate.core.confirm.messages import AppendEntries, AppendResponse, Says
 from quorate.core.effects import Outcome
-from quorate.core.entry import EntryId, Header
-from tests.unit.core.confirm_kit import SYNC, flushed, following, leader, nominate, outcomes, propose, send
-from tests.unit.core.kit import N2, N3, of_kind
+from quorate.core.entry import EntryId, Header, Membership, Quorums
+from tests.unit.core.confirm_kit import (
+    SYNC,
+    Bench,
+    flushed,
+    following,
+    leader,
+    nominate,
+    outcomes,
+    propose,
+    send,
+)
+from tests.unit.core.kit import N1, N2, N3, THREE, of_kind
 
 
 @pytest.mark.behaviour("TT-10", "TT-38")
@@ -60,3 +72,44 @@ def test_an_acknowledgement_that_waits_for_the_disk_is_not_said_by_one_that_was_
     bench.command(commands.CutLoose(5))
     said = [order.message for order in of_kind(bench.persist(), effects.Send)]
     assert [message for message in said if type(message) is AppendResponse and not message.loose] == []
+
+
+# ---- back from where a change of quorums hangs ----
+
+
+def joint(**more: Any) -> Bench:
+    """Everybody is to have what is settled, and not everybody is there."""
+    bench = leader(voters=THREE, **more)
+    bench.command(commands.ChangeMembership(8, THREE, quorums=Quorums(3, 2)))
+    bench.persist()
+    flushed(bench, N2, bench.replica.log.head.offset)
+    assert bench.replica.membership.is_joint
+    return bench
+
+
+@pytest.mark.behaviour("TT-11", "TT-40")
+def test_majorities_that_nobody_named_can_be_named_to_go_back_to_them() -> None:
+    bench = joint()
+    ordered = bench.command(commands.ChangeMembership(9, THREE, quorums=Quorums(2, 2)))
+    assert outcomes(ordered) == [(8, Outcome.REFUSED)], "another one was ordered in its place"
+    assert bench.replica.membership == Membership(THREE)
+    bench.persist()
+    assert outcomes(flushed(bench, N2, bench.replica.log.head.offset)) == [(9, Outcome.SETTLED)]
+
+
+@pytest.mark.behaviour("TT-40")
+def test_who_names_no_quorums_does_not_go_back_on_those_that_are_wanted() -> None:
+    bench = joint()
+    assert outcomes(bench.command(commands.ChangeMembership(9, THREE))) == []
+    assert bench.replica.membership.quorums == Quorums(3, 2)
+
+
+@pytest.mark.behaviour("TT-11", "TT-40")
+def test_the_former_ensemble_is_ordered_again_with_the_quorums_that_it_had() -> None:
+    bench = leader(voters=THREE)
+    bench.command(commands.ChangeMembership(8, (N1, N2), quorums=Quorums(2, 2)))
+    bench.persist()
+    flushed(bench, N2, bench.replica.log.head.offset)
+    assert bench.replica.membership.outgoing == THREE
+    bench.command(commands.ChangeMembership(9, THREE))
+    assert bench.replica.membership == Membership(THREE)

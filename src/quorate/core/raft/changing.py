@@ -25,7 +25,7 @@ from quorate.core import effects, quorum
 from quorate.core.commands import ChangeMembership
 from quorate.core.cursor import Phase
 from quorate.core.effects import Outcome
-from quorate.core.entry import Header, Kind, Member, Membership, Wanted
+from quorate.core.entry import Header, Kind, Member, Membership, Quorums, Wanted
 
 if TYPE_CHECKING:
     from quorate.core.raft.leader import Leader
@@ -76,6 +76,18 @@ def at_rest(wanted: Wanted) -> Membership:
     return Membership(wanted.ensemble, wanted.learners, version=wanted.version, quorums=wanted.quorums)
 
 
+def _meant(now: Membership, ensemble: tuple[Member, ...], named: Quorums | None) -> Quorums | None:
+    """Which quorums an order means: those of where an open change came from, if it is to go back there; and whoever
+    names none keeps those that were wanted last."""
+    if now.is_joint and ensemble == now.outgoing:
+        count = len(ensemble)
+        if named is None and ensemble != now.ensemble:
+            return now.outgoing_quorums
+        if named is not None and quorum.sizes(named, count) == quorum.sizes(now.outgoing_quorums, count):
+            return now.outgoing_quorums
+    return named or (now.wanted.quorums if now.wanted is not None else now.quorums)
+
+
 class Changing:
     """The change that is open while one leader leads, and who waits for it."""
 
@@ -92,14 +104,9 @@ class Changing:
     def order(self, command: ChangeMembership) -> None:
         replica = self._leader.replica
         now = replica.membership
-        # Who does not name quorums keeps those that were wanted last, if they fit.
-        kept = now.wanted.quorums if now.wanted is not None else now.quorums
-        wanted = Wanted(
-            tuple(sorted(command.ensemble)),
-            tuple(sorted(command.learners)),
-            command.version,
-            command.quorums or kept,
-        )
+        ensemble = tuple(sorted(command.ensemble))
+        quorums = _meant(now, ensemble, command.quorums)
+        wanted = Wanted(ensemble, tuple(sorted(command.learners)), command.version, quorums)
         why_not = OUTDATED if wanted.version < now.version else senseless(wanted)
         former = (now.outgoing, now.outgoing_quorums)
         back = now.is_joint and (wanted.ensemble, wanted.quorums) == former
