@@ -114,6 +114,23 @@ def test_where_nothing_is_automatic_nobody_leads_after_a_demotion() -> None:
     assert bench.replica.epoch == 1
 
 
+@pytest.mark.behaviour("TT-12")
+def test_where_nothing_is_automatic_one_that_something_late_has_woken_lets_its_leader_speak() -> None:
+    bench = following("1-0P", tuning=MANUAL)
+    quiet = AppendEntries(1, at("1-0"), 0, quiet=True)
+    bench.receive(N1, quiet)
+    assert bench.replica.deadline() is None
+    bench.receive(N1, AppendEntries(1, at("1-0"), 0))
+    for _ in range(2):  # The first may be lost.
+        [answer] = sent(bench.wake(), N1)
+        assert isinstance(answer, AppendResponse)
+        assert not answer.quiet, "a leader at rest is woken by that"
+        assert bench.replica.leader == 0
+    bench.receive(N1, quiet)
+    assert bench.replica.deadline() is None
+    assert bench.replica.leader == 1
+
+
 @pytest.mark.behaviour("TT-21")
 def test_a_demoted_leader_leaves_others_time_to_stand() -> None:
     bench = leader()

@@ -87,7 +87,11 @@ class Leader(leader.Leader):
         super().persisted()
         replica = self.replica
         if replica.role is self:
-            for waiting in self.limbo.flushed(replica.durable.offset):
+            flushed, rollback = replica.durable.offset, self._open_rollback()
+            if rollback is not None:  # What is being taken back is not acknowledged any more.
+                assert isinstance(rollback.control, Rollback)
+                flushed = min(flushed, rollback.control.first - 1)
+            for waiting in self.limbo.flushed(flushed):
                 self._answer(waiting.request, Outcome.FLUSHED, offset=waiting.first)
 
     def settle(self, reached: int) -> None:
