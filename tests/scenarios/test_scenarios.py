@@ -55,7 +55,12 @@ WARNINGS: dict[str, dict[str, str]] = {
     "confirm-async-overtakes": {
         "asynchronous-ones-wait-behind": "async-overtakes is broken: R1 answered 3 early"
     },
+    "confirm-demoted-with-waiting": {"demote": "expected answer w1 = settled, found unknown"},
+    "confirm-late-confirm": {
+        "a-late-confirm": "state-machine-safety is broken: R1 settled 1-1 where 2-1 was settled"
+    },
     "confirm-loose-counts": {"a-replica-cuts-itself-loose": "loose-counts is broken: R3 is loose"},
+    "confirm-not-set-aside": {"the-documents-table": "expected set aside ID1 = 1, found 0"},
     "confirm-quorum-early": {"quorum-sizes": "change-unsafe is broken: R1 put"},
     "confirm-promote-minority": {"quorum-sizes": "could elect two leaders at once"},
     "confirm-rollback-early": {

@@ -109,7 +109,7 @@ def test_groups_never_stop_settling_while_they_are_upgraded(seed: int, nodes: in
 
 
 def test_a_world_with_old_nodes_is_the_same_every_time() -> None:
-    plan = plan_seed(5, protocol="confirm", faults="all,membership", overrides={"old_nodes": 1})
+    plan = plan_seed(4, protocol="confirm", faults="all,membership", overrides={"old_nodes": 1})
     first, second = (list(map(str, Run(plan, trace=True).verdict().happenings or ())) for _ in range(2))
     assert first == second
     assert any(" upgraded new code" in line for line in first)

@@ -24,7 +24,7 @@ ACCOUNTS = Table(
     (Column("id", Type.INT), Column("owner", Type.STR), Column("balance", Type.INT)),
     ("id",),
 )
-ROWS = 100_000
+ROWS = 10_000
 TRANSACTIONS = 102_400
 UNSETTLED = 256
 """Entries that wait for a quorum, when single rows are replaced."""
@@ -126,13 +126,14 @@ def snapshot(tables: Tables, log: Log, rows: int) -> list[Stop]:
 
 
 def run(say: Say = lambda _: None, *, quick: bool = False) -> Report:
-    rows = ROWS // 10 if quick else ROWS
-    rates = _rates(say, rows, TRANSACTIONS // 10 if quick else TRANSACTIONS, 3 if quick else REPETITIONS)
+    transactions = TRANSACTIONS // 10 if quick else TRANSACTIONS
+    large = SNAPSHOT_ROWS // 20 if quick else SNAPSHOT_ROWS
+    rates = _rates(say, ROWS, transactions, 3 if quick else REPETITIONS)
+    rates_of_large = _rates(say, large, transactions, 1 if quick else SNAPSHOT_REPETITIONS)
     repetitions = 5 if quick else UNDO_REPETITIONS
-    one = _undo(say, rows, 1, repetitions)
-    ten = _undo(say, rows, 10, repetitions)
-    snapshot_rows = SNAPSHOT_ROWS // 20 if quick else SNAPSHOT_ROWS
-    snapshots = _snapshots(say, snapshot_rows, 1 if quick else SNAPSHOT_REPETITIONS)
+    one = _undo(say, ROWS, 1, repetitions)
+    ten = _undo(say, ROWS, 10, repetitions)
+    snapshots = _snapshots(say, large, 1 if quick else SNAPSHOT_REPETITIONS)
     longest = [1e3 * max(stop.busy for stop in stops) for stops in snapshots]
     waited = [1e3 * max(stop.waited for stop in stops) for stops in snapshots]
     typical = [1e3 * median(stop.busy for stop in stops) for stops in snapshots]
@@ -143,11 +144,12 @@ def run(say: Say = lambda _: None, *, quick: bool = False) -> Report:
         command="quorate bench table",
         machine=machine.describe(),
         figures=(
+            figure(f"single-row replaces over {large:,} rows", "rows/s", rates_of_large),
             figure("one row: append", "µs", [1e6 * seconds for seconds in one[0]]),
             figure("one row: take back", "µs", [1e6 * seconds for seconds in one[1]]),
             figure("ten rows: append", "µs", [1e6 * seconds for seconds in ten[0]]),
             figure("ten rows: take back", "µs", [1e6 * seconds for seconds in ten[1]]),
-            figure(f"a piece of a snapshot of {snapshot_rows:,} rows", "ms", typical),
+            figure(f"a piece of a snapshot of {large:,} rows", "ms", typical),
             figure("all pieces of it", "s", whole),
             figure("the longest wait for one of them by the clock on the wall", "ms", waited),
         ),
@@ -155,10 +157,10 @@ def run(say: Say = lambda _: None, *, quick: bool = False) -> Report:
             at_least(150_000, "single-row replaces, undo kept until settled", "rows/s", rates),
             at_most(2, "taking back one row beside applying it", "", ratios(one[1], one[0])),
             at_most(2, "taking back ten rows beside applying them", "", ratios(ten[1], ten[0])),
-            at_most(20, f"longest stop of writes, snapshot of {snapshot_rows:,} rows", "ms", longest),
+            at_most(20, f"longest stop of writes, snapshot of {large:,} rows", "ms", longest),
         ),
         notes=(
-            f"transactions are entries as they lie in the log, {UNSETTLED} of them unsettled, over {rows:,} rows",
+            f"transactions are entries as they lie in the log, {UNSETTLED} of them unsettled, over {ROWS:,} rows",
             f"{WRITES_PER_PIECE} transactions are appended and settled between two pieces of a snapshot",
             "seconds of the processor, on a machine that others may use; that slows it, too, by its caches",
             "the collector of garbage is on, as in a node: its stops count",

@@ -17,7 +17,7 @@ class ChangeMembership(msgspec.Struct, frozen=True, gc=False):
     """Rises from order to order, where somebody keeps count: one that is older than what was ordered since is
     refused, however late it arrives."""
     quorums: Quorums | None = None
-    """`confirm` only; None: majorities."""
+    """`confirm` only; None: as many as now, or as are wanted by an open change; refused if those do not fit."""
 
 
 class TransferLeadership(msgspec.Struct, frozen=True, gc=False):

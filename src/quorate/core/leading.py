@@ -87,16 +87,17 @@ class Leading(Role):
             return
         timestamp = self.stamp(event)
         offset = replica.log.head.offset + 1
-        headers = []
+        proposed = []
         for header in event.headers:
-            headers.append(
+            proposed.append(
                 Header(
                     replica.epoch, offset, header.count, header.size, header.kind, header.flags, header.crc
                 )
             )
             offset += header.count
-        replica.append(tuple(headers))
-        self.expect(event.request, tuple(headers), timestamp)
+        headers = tuple(proposed)
+        replica.append(headers)
+        self.expect(event.request, headers, timestamp)
         self.appended()
 
     def expect(self, request: int, headers: tuple[Header, ...], timestamp: int) -> None:

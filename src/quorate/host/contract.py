@@ -12,7 +12,7 @@ from quorate.core import confirm, coordinated, effects, events, isr, raft
 from quorate.core.entry import Flag, Header, Kind, Partition
 from quorate.host.detector import DetectorSettings
 from quorate.host.replicas import Hosted
-from quorate.machine import CannotApply, Judging
+from quorate.machine import CannotApply
 from quorate.machine.producers import Numbered
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -76,7 +76,7 @@ def headers_of(
     """
     headers = []
     produced: batch.BatchHeader | None = None
-    judge = hosted.machine if isinstance(hosted.machine, Judging) else None
+    judge = hosted.judge
     for payload in payloads:
         parsed = batch.parse_batch_header(payload)
         flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0

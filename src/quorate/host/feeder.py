@@ -22,6 +22,9 @@ from quorate.storage.frame import Frame
 from quorate.storage.store import Store
 
 FEED_BYTES_MAX = 1 << 20
+UNDO_OFFSETS_MAX = 1 << 16
+"""A machine that can take back gets no further ahead of what is settled: where damage keeps that back, it waits,
+and is fed from the log later. Far more than a leader lets wait for its quorum."""
 LONG_AGO = float("-inf")
 """Instead of the time: what was applied is looked at, not who has waited too long."""
 
@@ -89,7 +92,8 @@ class Feeder:
                     if not _is_decided(hosted):
                         break
                     _settle(hosted, frame)
-                elif hosted.undo is not None and header.offset == hosted.appended.offset + 1:
+                elif _can_append(hosted) and header.offset == hosted.appended.offset + 1:
+                    assert hosted.undo is not None
                     hosted.undo.append(header, frame.payload)
                     hosted.appended = header.id
                 elif hosted.appended.offset < header.offset:
@@ -105,7 +109,7 @@ class Feeder:
     def append(self, hosted: Hosted, frames: list[Frame]) -> None:
         """The log goes on with these. A machine that is behind gets them when it has caught up."""
         is_next = frames and frames[0].header.offset == hosted.appended.offset + 1
-        if hosted.undo is not None and is_next and hosted.is_open:
+        if is_next and hosted.is_open:
             assert frames[0].prev == hosted.appended, "a machine is at a place of its log"
             self._give(hosted, frames)
 
@@ -143,13 +147,17 @@ def _wanted(hosted: Hosted) -> tuple[int, int] | None:
     first, last = hosted.applied.offset + 1, hosted.commit
     if first > last:
         first, last = hosted.appended.offset + 1, log.head.offset
-        if hosted.undo is None or first > last:
+        if first > last or not _can_append(hosted):
             return None
     elif not _is_decided(hosted):
         return None
     if first <= log.base.offset or (log.faulty and log.span_at(first) is not None):
         return None  # A snapshot or a repair will bring it.
     return first, last
+
+
+def _can_append(hosted: Hosted) -> bool:
+    return hosted.undo is not None and hosted.appended.offset - hosted.applied.offset < UNDO_OFFSETS_MAX
 
 
 def _is_decided(hosted: Hosted) -> bool:
@@ -165,6 +173,7 @@ def _settle(hosted: Hosted, frame: Frame) -> None:
     is_void = hosted.voids and header.kind == Kind.RECORDS and hosted.replica.log.is_void(header.offset)
     if not is_void:
         hosted.machine.settle(header, frame.checksum, frame.payload)
+        hosted.stands = header.last
     elif hosted.undo is not None and hosted.appended.offset >= header.offset:
         at = hosted.appended.offset
         if hosted.replica.log.decided(at) != at:

@@ -14,7 +14,7 @@ from quorate.core.entry import NOWHERE, EntryId, Member, Partition, Quorums, Sna
 from quorate.core.events import Event, Proposed, Recovered
 from quorate.host.manifest import Manifest
 from quorate.host.producing import Answer, Desk, Leading
-from quorate.machine import Machine, Undoable
+from quorate.machine import Judging, Machine, Undoable
 from quorate.machine.metadata import Metadata
 from quorate.machine.producers import Numbered, Producers
 from quorate.machine.table import Tables
@@ -102,6 +102,7 @@ class Hosted:
         "gone",
         "halted",
         "installing",
+        "judge",
         "leader",
         "machine",
         "partition",
@@ -113,6 +114,7 @@ class Hosted:
         "restoring",
         "scheduled",
         "standing",
+        "stands",
         "started",
         "taking",
         "tally",
@@ -129,6 +131,8 @@ class Hosted:
         self.machine = MACHINES[record.purpose]()
         self.desk = Desk(self.machine) if isinstance(self.machine, Producers) else None
         """Who judges batches with a producer id, where they are told apart."""
+        self.judge = self.machine if isinstance(self.machine, Judging) else None
+        """Who knows synchronous transactions from asynchronous ones, where there are such."""
         self.voids = record.protocol == UNDOING
         """Whether settled records may be void."""
         self.undo: Undoable | None = None
@@ -140,6 +144,8 @@ class Hosted:
         self.applied = NOWHERE
         """The last entry that the machine has settled, and the checksum of its frame."""
         self.applied_checksum = 0
+        self.stands = -1
+        """The last offset that the machine was told to settle: `applied`, but for void entries behind it."""
         self.standing = Standing()
         """The controls in force there."""
         self.peers: tuple[int, ...] = ()
@@ -180,11 +186,15 @@ class Hosted:
         return not self.voids or self.replica.log.decided(at) == at
 
     def take_back(self, to: EntryId) -> None:
-        """Nothing above this entry is in the log any more, or in doubt; what is settled stays."""
+        """Nothing above this entry is in the log any more, or in doubt; what is settled stays.
+
+        Void entries are settled without the machine: were it to lose their Rollback and not them, it would do them
+        again.
+        """
         if to.offset < self.applied.offset:
             to = self.applied
         if self.undo is not None and to.offset < self.appended.offset:
-            self.undo.cut(to.offset)
+            self.undo.cut(to.offset if to != self.applied else self.stands)
             self.appended = to
 
     def expect(self, answer: Answer) -> int:
@@ -250,6 +260,7 @@ class Hosted:
         self.machine.restore(manifest.machine)
         self.applied, self.applied_checksum = manifest.last, manifest.checksum
         self.appended = manifest.last
+        self.stands = manifest.last.offset
         self.standing = manifest.standing
         self.halted = None
 

@@ -34,8 +34,7 @@ REPLACED_KEPT_MAX = 1000
 
 REPLICATIONS: tuple[str, ...] = ("raft", "coordinated", "isr", "confirm")
 REPLICATIONS_THAT_STAND: tuple[str, ...] = ("raft",)
-REPLICATIONS_SIMULATED: tuple[str, ...] = ("coordinated", "isr")
-"""These run in the simulator, and wait to be hosted."""
+"""The others run in the simulator, and wait to be hosted."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, gc=False):

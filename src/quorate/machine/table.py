@@ -36,7 +36,7 @@ from quorate.machine.table_types import (
     Table,
     Values,
 )
-from quorate.machine.table_wire import RawTransaction, decode_raw
+from quorate.machine.table_wire import RawTransaction, decode_value, value_of
 
 RECORDS = int(Kind.RECORDS)  # A member of an enumeration is not found as fast.
 
@@ -48,8 +48,8 @@ class Unsettled(msgspec.Struct, gc=False):
 
     epoch: int
     offset: int
-    transaction: RawTransaction | None = None
-    """None: an entry of another kind, which changes no row."""
+    value: bytes | None = None
+    """The transaction as it lies in the log. None: an entry of another kind, which changes no row."""
     remembered: Remembered | None = None
     """None: a repetition."""
     changes: Sequence[Changed] = ()
@@ -78,8 +78,9 @@ class Tables:
         offset = header.offset
         assert offset == self.appended + 1, "entries are appended in order, without a gap"
         if header.kind == RECORDS:
-            entry = Unsettled(header.epoch, offset, _transaction(header, payload))
-            self._apply(entry)
+            value = _value(header, payload)
+            entry = Unsettled(header.epoch, offset, value)
+            self._apply(entry, decode_value(value))
         else:
             entry = Unsettled(header.epoch, offset)
             if type(header.control) is Rollback:
@@ -93,13 +94,14 @@ class Tables:
         unsettled = self._unsettled
         while unsettled and unsettled[-1].offset > to_offset:
             entry = unsettled.pop()
-            if entry.transaction is not None:
+            if entry.value is not None:
                 if not entry.is_taken_back:
                     self._take_back(entry)
             else:
                 for taken in reversed(entry.takes_back):
+                    assert taken.value is not None
                     taken.is_taken_back = False
-                    self._apply(taken)
+                    self._apply(taken, decode_value(taken.value))
             self.appended = entry.offset - 1
 
     def settle(self, header: Header, checksum: int, payload: Buffer) -> None:
@@ -120,7 +122,7 @@ class Tables:
             if entry.remembered is not None:
                 self._memory.settle(entry.remembered)
         elif header.kind == RECORDS:
-            self._settle_at_once(offset, _transaction(header, payload))
+            self._settle_at_once(offset, decode_value(_value(header, payload)))
         self.settled = offset + header.count - 1
         if not unsettled:
             self.appended = self.settled
@@ -134,7 +136,8 @@ class Tables:
     def get(self, table: str, key: Values, level: Level = Level.COMMITTED) -> Row | None:
         """The row with that key; raises BadRead."""
         rows = self._rows(table, level)
-        return rows.get(_key(rows, key), level)
+        kept = rows.get(_key(rows, key), level)
+        return None if kept is None else rows.read(kept)
 
     def scan(
         self,
@@ -151,7 +154,8 @@ class Tables:
         rows = self._rows(table, level)
         low = None if first is None else _prefix(rows, first)
         high = None if last is None else _prefix(rows, last)
-        return list(islice(rows.scan(low, high, level), max(0, min(limit, SCAN_ROWS_MAX))))
+        some = islice(rows.scan(low, high, level), max(0, min(limit, SCAN_ROWS_MAX)))
+        return [rows.read(kept) for kept in some]
 
     def result(self, id_: bytes, level: Level = Level.COMMITTED) -> Result | None:
         """What became of a transaction; None: nothing is known of it at that level, or no longer."""
@@ -159,15 +163,15 @@ class Tables:
 
     def is_synchronous(self, payload: Buffer) -> bool:
         """Whether it changes a synchronous table, by what is applied now, or which tables there are (TT-36)."""
-        return table_operations.is_synchronous(self._catalogue, decode_raw(payload))
+        return table_operations.is_synchronous(self._catalogue, decode_value(value_of(payload)))
 
     def digest(self, level: Level = Level.COMMITTED) -> int:
         """Equal for equal tables and rows. Looks at every row."""
         digest = 0
         for rows in self._catalogue.scan(None, None, level):
             digest = crc32(_encode(rows.table), digest)
-            for row in rows.scan(None, None, level):
-                digest = crc32(_encode(row), digest)
+            for kept in rows.scan(None, None, level):
+                digest = crc32(kept, digest)
         return digest
 
     def __str__(self) -> str:
@@ -198,9 +202,7 @@ class Tables:
 
     # --- applying ---
 
-    def _apply(self, entry: Unsettled) -> None:
-        transaction = entry.transaction
-        assert transaction is not None
+    def _apply(self, entry: Unsettled, transaction: RawTransaction) -> None:
         if self._memory.knows(transaction.id):
             return
         remembered = Remembered(transaction.id, entry.offset)
@@ -243,7 +245,7 @@ class Tables:
         for entry in reversed(self._unsettled):
             if entry.offset < first:
                 break
-            if entry.transaction is not None and not entry.is_taken_back:
+            if entry.value is not None and not entry.is_taken_back:
                 self._take_back(entry)
                 entry.is_taken_back = True
                 taken.append(entry)
@@ -264,10 +266,10 @@ def _reverted(changes: list[Changed], refused: Refused) -> str:
     return str(refused)
 
 
-def _transaction(header: Header, payload: Buffer) -> RawTransaction:
+def _value(header: Header, payload: Buffer) -> bytes:
     if header.count != 1:
         raise CannotApply(f"entry {header.id} has {header.count} records; a transaction is one")
-    return decode_raw(payload)
+    return value_of(payload)
 
 
 def _with(first: bytes, rest: Generator[bytes, None, None]) -> Generator[bytes, None, None]:

@@ -51,7 +51,8 @@ class SortedKeys:
 
     def _reconcile_chunk(self, number: int, keys: list[Key], is_wanted: Callable[[Key], bool]) -> None:
         """The same with keys that belong into one chunk, of which there may be none yet."""
-        chunk = list(self._chunks[number]) if self._chunks else []
+        before = self._chunks[number] if self._chunks else ()
+        chunk = list(before)
         for key in keys:
             at = bisect_left(chunk, key)
             is_here = at < len(chunk) and chunk[at] == key
@@ -60,6 +61,8 @@ class SortedKeys:
                     chunk.insert(at, key)
             elif is_here:
                 del chunk[at]
+        if len(chunk) == len(before) and tuple(chunk) == before:
+            return
         half = CHUNK_MAX // 2
         size = half if len(chunk) > CHUNK_MAX else CHUNK_MAX
         made = [tuple(chunk[at : at + size]) for at in range(0, len(chunk), size)]

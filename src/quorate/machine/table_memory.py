@@ -8,12 +8,13 @@ not counted: it is as if it were not there.
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 
-from quorate.machine.table_types import Level, Outcome, Result
+from quorate.machine.table_types import ID_BYTES, Level, Outcome, Result
 
 Known = tuple[bytes, int, str]
 """Of a transaction, in snapshots: id, offset, and why it was refused, if it was."""
@@ -33,15 +34,31 @@ class Remembered(msgspec.Struct, gc=False):
 
 
 class Memory:
-    __slots__ = ("_count", "_max", "_order", "_settled", "_settled_count", "_unsettled")
+    """Two rings hold ids and offsets of what is settled, once there are as many as are remembered.
+
+    They are flat memory, copied at once, and nothing that the garbage collector looks through.
+    """
+
+    __slots__ = (
+        "_count",
+        "_ids",
+        "_max",
+        "_offsets",
+        "_refused",
+        "_settled",
+        "_settled_count",
+        "_unsettled",
+    )
 
     def __init__(self, remembered_max: int, settled: Iterable[Known] = ()) -> None:
         """`settled`: oldest first."""
         self._max = remembered_max
-        self._settled: dict[bytes, int | Result] = {}
-        """The offset of what was done, the result of what was refused."""
-        self._order: deque[bytes] = deque()
-        """Ids of what is settled, oldest first."""
+        self._settled: dict[bytes, int] = {}
+        """Offsets."""
+        self._refused: dict[bytes, str] = {}
+        """Why, of those among the settled ones that were refused."""
+        self._ids = bytearray()
+        self._offsets = array("q")
         self._unsettled: dict[bytes, Remembered] = {}
         self._settled_count = 0
         self._count = 0
@@ -88,22 +105,32 @@ class Memory:
     def result(self, id_: bytes, level: Level) -> Result | None:
         if level == Level.LOCAL:
             return self._find(id_)
-        kept = self._settled.get(id_)
-        return Result(Outcome.DONE, kept) if isinstance(kept, int) else kept
+        offset = self._settled.get(id_)
+        return None if offset is None else _result(offset, self._refused.get(id_, ""))
 
     def settled(self) -> Iterator[Known]:
         """All that is remembered of what is settled now, oldest first; to be gone through at leisure."""
-        ids, kept = list(self._order), list(self._settled.values())
-        assert len(ids) == len(kept)
-        return map(_known, ids, kept)
+        return _in_order(
+            self._settled_count % self._max, bytes(self._ids), self._offsets[:], dict(self._refused)
+        )
 
     def _keep(self, id_: bytes, offset: int, why: str) -> None:
-        order = self._order
-        if len(order) >= self._max:
-            del self._settled[order.popleft()]
-        order.append(id_)
+        slot = self._settled_count % self._max
+        at = slot * ID_BYTES
+        ids = self._ids
+        if at < len(ids):
+            oldest = bytes(ids[at : at + ID_BYTES])
+            del self._settled[oldest]
+            if self._refused:
+                self._refused.pop(oldest, None)
+            self._offsets[slot] = offset
+        else:
+            self._offsets.append(offset)
+        ids[at : at + ID_BYTES] = id_
         self._settled_count += 1
-        self._settled[id_] = Result(Outcome.REFUSED, offset, why) if why else offset
+        self._settled[id_] = offset
+        if why:
+            self._refused[id_] = why
 
     def _find(self, id_: bytes) -> Result | None:
         """What is remembered behind everything that was appended."""
@@ -111,28 +138,25 @@ class Memory:
         if remembered is not None:
             if remembered.number < self._count - self._max:
                 return None
-            if remembered.why:
-                return Result(Outcome.REFUSED, remembered.offset, remembered.why)
-            return Result(Outcome.DONE, remembered.offset)
-        kept = self._settled.get(id_)
-        if kept is None or self._is_hidden(kept):
+            return _result(remembered.offset, remembered.why)
+        offset = self._settled.get(id_)
+        if offset is None or self._is_hidden(offset):
             return None
-        return Result(Outcome.DONE, kept) if isinstance(kept, int) else kept
+        return _result(offset, self._refused.get(id_, ""))
 
-    def _is_hidden(self, kept: int | Result) -> bool:
+    def _is_hidden(self, offset: int) -> bool:
         """Whether so many unsettled ones have come behind it that it will be forgotten when they are settled."""
-        order = self._order
-        hidden_count = len(order) + self._count - self._settled_count - self._max
-        if hidden_count <= 0:
+        first = self._count - self._max  # The number of the oldest that is remembered.
+        if first <= self._settled_count - len(self._settled):
             return False
-        if hidden_count >= len(order):
-            return True
-        return _offset(kept) < _offset(self._settled[order[hidden_count]])
+        return first >= self._settled_count or offset < self._offsets[first % self._max]
 
 
-def _offset(kept: int | Result) -> int:
-    return kept if isinstance(kept, int) else kept.offset
+def _result(offset: int, why: str) -> Result:
+    return Result(Outcome.REFUSED if why else Outcome.DONE, offset, why)
 
 
-def _known(id_: bytes, kept: int | Result) -> Known:
-    return (id_, kept, "") if isinstance(kept, int) else (id_, kept.offset, kept.why)
+def _in_order(oldest: int, ids: bytes, offsets: array[int], refused: dict[bytes, str]) -> Iterator[Known]:
+    for slot in chain(range(oldest, len(offsets)), range(min(oldest, len(offsets)))):
+        id_ = ids[slot * ID_BYTES : (slot + 1) * ID_BYTES]
+        yield id_, offsets[slot], refused.get(id_, "")

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from quorate.machine.table_keys import Key
-from quorate.machine.table_rows import UNFIT, Box, Changed, Rows
+from quorate.machine.table_rows import UNFIT, VERSION_BYTES, Box, Changed, Rows, version_of
 from quorate.machine.table_types import (
     CHANGES_COUNT_MAX,
     INT_MAX,
@@ -23,7 +23,6 @@ from quorate.machine.table_types import (
     TABLES_COUNT_MAX,
     CreateTable,
     DropTable,
-    Row,
     Type,
     Value,
     Values,
@@ -55,11 +54,12 @@ class Refused(Exception):
 
 def perform(catalogue: Catalogue, transaction: RawTransaction, offset: int, changes: list[Changed]) -> None:
     """Do all of it, or raise Refused with `changes` saying what was done until then."""
+    version = offset.to_bytes(VERSION_BYTES, "big")
     operations = transaction.operations
     if len(operations) != 1 or transaction.conditions:
         _require_all(catalogue, transaction)
     for operation in operations:
-        OPERATIONS[type(operation)](catalogue, operation, offset, changes)
+        OPERATIONS[type(operation)](catalogue, operation, version, changes)
 
 
 def is_synchronous(catalogue: Catalogue, transaction: RawTransaction) -> bool:
@@ -67,7 +67,8 @@ def is_synchronous(catalogue: Catalogue, transaction: RawTransaction) -> bool:
         if isinstance(operation, CreateTable | DropTable):
             return True
         table = catalogue.rows.get(operation.table)
-        if table is not None and table.table.synchronous:
+        # One that is not there may be about to be created by what was proposed before this, and not applied yet.
+        if table is None or table.table.synchronous:
             return True
     return False
 
@@ -89,63 +90,64 @@ def _require(catalogue: Catalogue, condition: RawAbsent | RawAt) -> None:
     row = table.rows.get(key)
     if isinstance(condition, RawAbsent):
         if row is not None:
-            raise Refused(f"{_named(table, key)} is there, at version {row.version}")
+            raise Refused(f"{_named(table, key)} is there, at version {version_of(row)}")
     elif row is None:
         raise Refused(f"{_named(table, key)} is not there, and not at version {condition.version}")
-    elif row.version != condition.version:
-        raise Refused(f"{_named(table, key)} is at version {row.version}, not {condition.version}")
+    elif version_of(row) != condition.version:
+        raise Refused(f"{_named(table, key)} is at version {version_of(row)}, not {condition.version}")
 
 
 # --- operations ---
 
 
-def _insert(catalogue: Catalogue, operation: RawInsert, offset: int, changes: list[Changed]) -> None:
+def _insert(catalogue: Catalogue, operation: RawInsert, version: bytes, changes: list[Changed]) -> None:
     table = _table(catalogue, operation.table)
     values = _row(table, operation.row)
     key = table.key_of(values)
     if key in table.rows:
         raise Refused(f"{_named(table, key)} is there already")
-    changes.append(table.change(key, Row(offset, values)))
+    changes.append(table.change(key, table.kept(version, operation.row, values)))
 
 
-def _replace(catalogue: Catalogue, operation: RawReplace, offset: int, changes: list[Changed]) -> None:
+def _replace(catalogue: Catalogue, operation: RawReplace, version: bytes, changes: list[Changed]) -> None:
     """The hot one: what the others do in steps is done in one go."""
     table = catalogue.rows.get(operation.table) or _table(catalogue, operation.table)
     values = _row(table, operation.row)
     key = table.key_of(values)
     rows = table.rows
     before = rows.get(key)
-    rows[key] = after = Row(offset, values)
+    rows[key] = after = table.kept(version, operation.row, values)
     changes.append((table, key, before, after))
 
 
-def _update(catalogue: Catalogue, operation: RawUpdate, offset: int, changes: list[Changed]) -> None:
+def _update(catalogue: Catalogue, operation: RawUpdate, version: bytes, changes: list[Changed]) -> None:
     table = _table(catalogue, operation.table)
     key = _key(table, operation.key)
     row = table.rows.get(key)
     if row is None:
         raise Refused(f"{_named(table, key)} is not there")
-    changes.append(table.change(key, Row(offset, _changed(table, row.values, operation.changes))))
+    values = _changed(table, table.values(row), operation.changes)
+    changes.append(table.change(key, table.kept_values(version, values)))
 
 
-def _upsert(catalogue: Catalogue, operation: RawUpsert, offset: int, changes: list[Changed]) -> None:
+def _upsert(catalogue: Catalogue, operation: RawUpsert, version: bytes, changes: list[Changed]) -> None:
     table = _table(catalogue, operation.table)
     values = _row(table, operation.row)
     key = table.key_of(values)
     row = table.rows.get(key)
     if row is not None:
-        values = _changed(table, row.values, operation.changes)
-    changes.append(table.change(key, Row(offset, values)))
+        values = _changed(table, table.values(row), operation.changes)
+    changes.append(table.change(key, table.kept_values(version, values)))
 
 
-def _delete(catalogue: Catalogue, operation: RawDelete, _: int, changes: list[Changed]) -> None:
+def _delete(catalogue: Catalogue, operation: RawDelete, _: bytes, changes: list[Changed]) -> None:
     table = _table(catalogue, operation.table)
     key = _key(table, operation.key)
     if key in table.rows:
         changes.append(table.change(key, None))
 
 
-def _create(catalogue: Catalogue, operation: CreateTable, _: int, changes: list[Changed]) -> None:
+def _create(catalogue: Catalogue, operation: CreateTable, _: bytes, changes: list[Changed]) -> None:
     table = operation.table
     wrong = why_not_table(table)
     if wrong is not None:
@@ -157,7 +159,7 @@ def _create(catalogue: Catalogue, operation: CreateTable, _: int, changes: list[
     changes.append(catalogue.change(table.name, Rows(table)))
 
 
-def _drop(catalogue: Catalogue, operation: DropTable, _: int, changes: list[Changed]) -> None:
+def _drop(catalogue: Catalogue, operation: DropTable, _: bytes, changes: list[Changed]) -> None:
     _table(catalogue, operation.name)
     changes.append(catalogue.change(operation.name, None))
 

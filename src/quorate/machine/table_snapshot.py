@@ -18,7 +18,7 @@ import msgspec
 
 from quorate.machine.table_memory import Known
 from quorate.machine.table_rows import Frozen, Rows
-from quorate.machine.table_types import Row, Table
+from quorate.machine.table_types import Table
 
 FORMAT = 1
 LENGTH_BYTES = 4
@@ -28,7 +28,7 @@ PIECE_ROWS_MIN = 16
 """Until it is known how large they are."""
 PIECE_ROWS_MAX = 1000
 """A few milliseconds of work, at most."""
-PIECE_RESULTS_MAX = 5000
+PIECE_RESULTS_MAX = 1000
 
 
 class Begin(msgspec.Struct, frozen=True, tag=0, array_like=True):
@@ -40,7 +40,8 @@ class Begin(msgspec.Struct, frozen=True, tag=0, array_like=True):
 class RowsChunk(msgspec.Struct, frozen=True, tag=1, array_like=True):
     table: int
     """Which one of `Begin.tables`."""
-    rows: list[Row]
+    rows: list[bytes]
+    """As they are kept."""
 
 
 class ResultsChunk(msgspec.Struct, frozen=True, tag=2, array_like=True):
@@ -83,7 +84,7 @@ def pieces(settled: int, tables: list[Rows], results: Iterator[Known]) -> Genera
             table.thaw(frozen)
 
 
-def _row_pieces(number: int, table: Rows, frozen: Frozen[Row]) -> Iterator[tuple[bytes, int]]:
+def _row_pieces(number: int, table: Rows, frozen: Frozen[bytes]) -> Iterator[tuple[bytes, int]]:
     """Each with the count of its rows: fewer the larger the last ones were."""
     count = PIECE_ROWS_MIN
     while True:
@@ -115,7 +116,7 @@ def read(data: bytes) -> Contents:
     if not parts or not isinstance(parts[0], Begin) or parts[0].format != FORMAT:
         raise DamagedSnapshot(f"a snapshot of tables does not begin as one of format {FORMAT} does")
     begin = parts[0]
-    rows: list[list[Row]] = [[] for _ in begin.tables]
+    rows: list[list[bytes]] = [[] for _ in begin.tables]
     results: list[Known] = []
     for part in parts:
         if isinstance(part, RowsChunk):
@@ -136,8 +137,8 @@ def _parts(data: bytes) -> Iterator[Begin | RowsChunk | ResultsChunk | End]:
         at = end
 
 
-def _filled(table: Table, rows: list[Row]) -> Rows:
+def _filled(table: Table, rows: list[bytes]) -> Rows:
     filled = Rows(table)
-    key_of = filled.key_of
-    filled.fill({key_of(row.values): row for row in rows})
+    key_of, values = filled.key_of, filled.values
+    filled.fill({key_of(values(row)): row for row in rows})
     return filled

@@ -1,7 +1,7 @@
 """Transactions as payloads of a log, and back.
 
 A payload is a Kafka record batch, as everywhere, of one record whose value is the transaction in msgpack. There are
-two ways back. `decode` gives what was encoded. `decode_raw` leaves rows, keys and values as bytes: a table has
+two ways back. `decode` gives what was encoded. `decode_value` leaves rows, keys and values as bytes: a table has
 decoders of its own, which read and check them in one go, in C; nothing else is fast enough.
 """
 
@@ -102,20 +102,20 @@ def encode(transaction: Transaction, timestamp: int = batch.NO_TIMESTAMP) -> byt
 def decode(payload: Buffer) -> Transaction:
     """What `encode` was given; raises CannotApply."""
     try:
-        return _decode(_value(payload))
+        return _decode(value_of(payload))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CannotApply(f"the record is no transaction: {error}") from error
 
 
-def decode_raw(payload: Buffer) -> RawTransaction:
-    """The same with rows, keys and values still in msgpack; raises CannotApply."""
+def decode_value(value: bytes) -> RawTransaction:
+    """The same of a record's value, with rows, keys and values still in msgpack; raises CannotApply."""
     try:
-        return _decode_raw(_value(payload))
+        return _decode_raw(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CannotApply(f"the record is no transaction: {error}") from error
 
 
-def _value(payload: Buffer) -> bytes:
+def value_of(payload: Buffer) -> bytes:
     """The value of the batch's one record, as bytes of its own: who gave the payload may use its memory again."""
     try:
         at = _LENGTH_AT + 1 if payload[_LENGTH_AT] < 128 else _LENGTH_AT + 2

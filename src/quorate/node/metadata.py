@@ -19,7 +19,6 @@ from quorate.machine.metadata import (
     METADATA_TOPIC,
     PARTITIONS_COUNT_MAX,
     REPLICATIONS,
-    REPLICATIONS_SIMULATED,
     REPLICATIONS_THAT_STAND,
     ChangeEnsemble,
     Command,
@@ -198,9 +197,8 @@ class MetadataClient:
         if name in image.topics:
             raise TopicExists(f"topic {name!r} is there already")
         if replication not in REPLICATIONS_THAT_STAND:
-            why = "is not built yet" if replication in REPLICATIONS else "is unknown"
-            if replication in REPLICATIONS_SIMULATED:
-                why = f"runs in the simulator only (`quorate sim {replication}`)"
+            simulated = f"runs in the simulator only (`quorate sim {replication}`)"
+            why = simulated if replication in REPLICATIONS else "is unknown"
             stand = ", ".join(REPLICATIONS_THAT_STAND)
             raise BadReplication(f"quorate.replication={replication} {why}; clusters have: {stand}")
         if ensembles is None:

@@ -7,11 +7,13 @@ once. Or it asks what became of it. Each attempt has bytes of its own, so that e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from quorate.batch import parse_batch_header
 from quorate.core.effects import Outcome, Reply
 from quorate.core.events import ReadLevel
+from quorate.host.querying import Consistency
 from quorate.sim.oracle import Asked, Fate
 from quorate.sim.table_acts import Wanted
 from quorate.sim.table_looks import Look, ResultOf
@@ -150,60 +152,53 @@ class Teller:
         else:
             self.under_way -= 1
 
-    # --- what became of it ---
-
-    def _ask_result(self, act: Act, node: int, offset: int) -> None:
-        """Settled is not yet applied there: only then the tables say what came of it."""
-
-        def answered(reply: Reply) -> None:
-            if reply.outcome is Outcome.SETTLED:
-                result = self.group.committed(node, ResultOf(act.transaction.id))
-                self.group.told(act, result)
-
-        self._read(node, ReadLevel.AT_OFFSET, answered, offset)
-
-    def _read(self, node: int, level: ReadLevel, answered: Any, offset: int = -1) -> bool:
-        world, workload = self.client.world, self.client.workload
-        workload.requests_count += 1
-        number = workload.requests_count
-        workload.waiting[number] = (node, world.life(node), f"a look ({level}) of p{self.partition}")
-
-        def answer(reply: Reply) -> None:
-            if workload.waiting.pop(number, None) is not None:
-                answered(reply)
-
-        taken = world.read(node, self.partition, level, answer, offset)
-        if not taken:
-            workload.waiting.pop(number, None)
-        return taken
-
     # --- looking ---
 
     def look(self, look: Look) -> None:
         """Locally, or as committed, anywhere; or linearizable, at whoever leads."""
         client, rng = self.client, self.client.rng
-        how = rng.choice(("local", "committed", ReadLevel.LINEARIZABLE, ReadLevel.LEASE))
-        holders = client.workload.holders[self.partition]
-        if isinstance(how, ReadLevel):
-            node = client.leaders[self.partition] or rng.choice(holders)
-            asked = client.oracle.asked(self.partition, how)
-            client.world.after(client.travel_s(), self._arrive_look, (look, asked, node))
-            return
-        node = rng.choice(holders)
-        if how == "local":
-            self.group.local(node, look)
-        else:
-            self.group.committed(node, look)
+        how = rng.choice(tuple(Consistency))
+        node = rng.choice(client.workload.holders[self.partition])
+        if how is Consistency.LINEARIZABLE:
+            node = client.leaders[self.partition] or node
+        asked = client.oracle.asked(self.partition, ReadLevel.LINEARIZABLE)
+        client.world.after(client.travel_s(), self._arrive_look, (look, asked, node, how))
 
-    def _arrive_look(self, looking: tuple[Look, Asked, int]) -> None:
-        look, asked, node = looking
-        client = self.client
+    def _arrive_look(self, looking: tuple[Look, Asked, int, Consistency]) -> None:
+        look, asked, node, how = looking
 
-        def answered(reply: Reply) -> None:
-            if reply.outcome is Outcome.SETTLED:
-                applied = max(reply.offset, client.world.applied(node, self.partition))
-                client.oracle.told(asked, applied, applied=client.world.applied(node, self.partition))
-                self.group.committed(node, look)
+        def told(reply: Reply, seen: Any) -> None:
+            if how is Consistency.LINEARIZABLE:
+                self.client.oracle.told(asked, reply.offset, applied=reply.offset)
 
-        if client.workload.open:
-            self._read(node, asked.level, answered)
+        if self.client.workload.open:
+            self._query(node, look, how, told)
+
+    def _ask_result(self, act: Act, node: int, offset: int) -> None:
+        """Settled is not yet applied there: only then the tables say what came of it."""
+
+        def told(_: Reply, seen: Any) -> None:
+            self.group.told(act, seen)
+
+        self._query(node, ResultOf(act.transaction.id), Consistency.COMMITTED, told, offset)
+
+    def _query(
+        self,
+        node: int,
+        look: Look,
+        how: Consistency,
+        told: Callable[[Reply, Any], None],
+        offset: int = -1,
+    ) -> None:
+        world, workload = self.client.world, self.client.workload
+        workload.requests_count += 1
+        number = workload.requests_count
+        workload.waiting[number] = (node, world.life(node), f"a look ({how}) at p{self.partition}")
+
+        def answer(reply: Reply, seen: Any) -> None:
+            if workload.waiting.pop(number, None) is not None and reply.outcome is Outcome.SETTLED:
+                self.group.saw(node, look, how, reply, seen)
+                told(reply, seen)
+
+        if not world.query(node, self.partition, look.of_machine, answer, consistency=how, offset=offset):
+            workload.waiting.pop(number, None)

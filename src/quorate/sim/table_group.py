@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from quorate.core.effects import Reply
 from quorate.core.entry import EntryId, Header, Kind
-from quorate.host import Hosted
+from quorate.host.querying import Consistency
 from quorate.machine.table import Tables
 from quorate.sim.invariants import Invariants, valid
 from quorate.sim.table_acts import CREATE, Bank, Wanted
 from quorate.sim.table_looks import Look
+from quorate.sim.table_model import State
 from quorate.sim.table_oracle import Act, TableOracle
 
 if TYPE_CHECKING:
@@ -50,35 +52,21 @@ class TableGroup:
 
     # --- looking ---
 
-    def committed(self, node: int, look: Look) -> Any:
-        """What a node shows as committed; None if nobody is there."""
-        hosted = self._awake(node)
-        if hosted is None:
-            return None
-        reader = (node, self._world.life(node))
-        seen = self.oracle.committed(reader, hosted.applied.offset, look, hosted.machine)
+    def saw(self, node: int, look: Look, consistency: Consistency, reply: Reply, seen: Any) -> None:
+        """A node has shown something, just now: what it has up to the reply's entry."""
+        if consistency is Consistency.LOCAL:
+            self.oracle.local(node, self._replayed(node, EntryId(reply.epoch, reply.offset)), look, seen)
+        else:
+            self.oracle.committed((node, self._world.life(node)), reply.offset, look, seen)
         self.bank.saw(look, seen)
-        return seen
 
-    def local(self, node: int, look: Look) -> Any:
-        """What a node shows of all that it has applied; compared with a replay of its own log."""
-        hosted = self._awake(node)
-        if hosted is None:
-            return None
-        machine: Any = hosted.machine
-        head: EntryId = hosted.replica.log.head
-        settled, appended = hosted.applied.offset, machine.appended
-        chain = self._invariants.chain(self.partition, head, above=settled)
-        entries = valid(entry for entry in chain if entry[2] <= appended)
-        state = self.oracle.replayed(settled, ((entry[2], entry[3]) for entry in entries))
-        seen = self.oracle.local(node, state, look, machine)
-        self.bank.saw(look, seen)
-        return seen
-
-    def _awake(self, node: int) -> Hosted | None:
-        """The replica there; None while its process is down, or stands still."""
-        awake = self._world.nodes[node].paused_until <= self._world.now
-        return self._world.hosted(node, self.partition) if awake else None
+    def _replayed(self, node: int, last: EntryId) -> State:
+        """The settled log as far as it is applied there, and behind that the node's own up to `last`."""
+        hosted = self._world.hosted(node, self.partition)
+        assert hosted is not None
+        applied = hosted.applied.offset
+        entries = valid(self._invariants.chain(self.partition, last, above=applied))
+        return self.oracle.replayed(applied, [(entry[2], entry[3]) for entry in entries])
 
     # --- in the end ---
 

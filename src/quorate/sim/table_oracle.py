@@ -134,8 +134,8 @@ class TableOracle:
 
     # --- what readers see ---
 
-    def committed(self, reader: tuple[int, int], applied: int, look: Look, machine: Any) -> Any:
-        """(Node, life) shows what is settled up to `applied`. Returns what was seen."""
+    def committed(self, reader: tuple[int, int], applied: int, look: Look, seen: Any) -> None:
+        """(Node, life) has shown this, as what is settled up to `applied`."""
         if applied < self._shown.get(reader, -1):
             node, life = reader
             raise Violated(
@@ -143,16 +143,12 @@ class TableOracle:
                 f"p{self.partition} n{node} shows {applied}; life {life} has shown {self._shown[reader]}",
             )
         self._shown[reader] = applied
-        seen = look.of_machine(machine, Level.COMMITTED)
         who = f"p{self.partition} n{reader[0]} at {applied}"
         self._compare(who, look, seen, self.model.at(applied))
-        return seen
 
-    def local(self, node: int, state: State, look: Look, machine: Any) -> Any:
-        """A replica shows what it has applied: `state`, if its log is replayed."""
-        seen = look.of_machine(machine, Level.LOCAL)
+    def local(self, node: int, state: State, look: Look, seen: Any) -> None:
+        """A replica has shown what it has applied: `state`, if its log is replayed."""
         self._compare(f"p{self.partition} n{node} locally", look, seen, state)
-        return seen
 
     def _compare(self, who: str, look: Look, seen: Any, state: State) -> None:
         self.looks_count += 1

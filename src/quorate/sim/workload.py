@@ -20,6 +20,7 @@ import msgspec
 from quorate.batch import encode_records
 from quorate.core.effects import Outcome, Reply
 from quorate.core.events import ReadLevel
+from quorate.host.querying import Consistency
 from quorate.sim.chance import stream
 from quorate.sim.oracle import Fate, Oracle, Proposal
 from quorate.sim.pipeline import Pipeline
@@ -64,6 +65,19 @@ class Workplace(Protocol):
         self, node: int, partition: int, level: ReadLevel, answer: Callable[[Reply], None], offset: int = -1
     ) -> bool:
         """Up to where one may read there. False: nobody there."""
+        ...
+
+    def query(
+        self,
+        node: int,
+        partition: int,
+        ask: Callable[[Any, Any], Any],
+        answer: Callable[[Reply, Any], None],
+        *,
+        consistency: Consistency,
+        offset: int = -1,
+    ) -> bool:
+        """Let `ask` look at the node's machine. False: nobody there."""
         ...
 
     def applied(self, node: int, partition: int) -> int:

@@ -21,6 +21,7 @@ from quorate.core.effects import Reply, Report
 from quorate.core.entry import EntryId, Member, Partition, Quorums, Span, partition_of
 from quorate.core.events import ReadLevel
 from quorate.host import Host, Hosted, HostSettings, Parcel, ReplicaRecord
+from quorate.host.querying import Consistency, query
 from quorate.sim.chance import stream
 from quorate.sim.clock import Clock
 from quorate.sim.disk import SimDisk
@@ -432,6 +433,23 @@ class World:
             host.read(now, self.partitions[partition], level, answer, offset=offset)
 
         return self._ask(number, partition, ask)
+
+    def query(
+        self,
+        number: int,
+        partition: int,
+        ask: Callable[[Any, Any], Any],
+        answer: Callable[[Reply, Any], None],
+        *,
+        consistency: Consistency,
+        offset: int = -1,
+    ) -> bool:
+        """Let `ask` look at what a node has built from a log; False if it is down."""
+
+        def look(host: Host, now: float) -> None:
+            query(host, now, self.partitions[partition], ask, answer, consistency=consistency, offset=offset)
+
+        return self._ask(number, partition, look)
 
     def command(
         self, number: int, partition: int, make: Callable[[int], Command], answer: Callable[[Reply], None]

@@ -47,6 +47,19 @@ def catch_up(bench: Bench, *members: Member) -> list[Effect]:
     return ordered
 
 
+# ---- alone ----
+
+
+@pytest.mark.behaviour("TT-9", "TT-24")
+def test_a_leader_that_leads_on_alone_keeps_no_reader_waiting_for_ever() -> None:
+    """Nobody stands unasked, so it leads until it is told otherwise; whether it does, it cannot know."""
+    bench = leader(tuning=MANUAL)
+    bench.tell(events.ReadAsked(5, events.ReadLevel.LINEARIZABLE))
+    ordered = let_time_pass(bench, MANUAL.read_wait_s + 1.0)
+    assert bench.replica.role.name == "leader"
+    assert outcomes(ordered) == [(5, Outcome.TIMED_OUT)]
+
+
 # ---- demote ----
 
 
@@ -99,6 +112,23 @@ def test_where_nothing_is_automatic_nobody_leads_after_a_demotion() -> None:
     let_time_pass(bench, 50.0)
     assert bench.replica.role.name == "follower"
     assert bench.replica.epoch == 1
+
+
+@pytest.mark.behaviour("TT-12")
+def test_where_nothing_is_automatic_one_that_something_late_has_woken_lets_its_leader_speak() -> None:
+    bench = following("1-0P", tuning=MANUAL)
+    quiet = AppendEntries(1, at("1-0"), 0, quiet=True)
+    bench.receive(N1, quiet)
+    assert bench.replica.deadline() is None
+    bench.receive(N1, AppendEntries(1, at("1-0"), 0))
+    for _ in range(2):  # The first may be lost.
+        [answer] = sent(bench.wake(), N1)
+        assert isinstance(answer, AppendResponse)
+        assert not answer.quiet, "a leader at rest is woken by that"
+        assert bench.replica.leader == 0
+    bench.receive(N1, quiet)
+    assert bench.replica.deadline() is None
+    assert bench.replica.leader == 1
 
 
 @pytest.mark.behaviour("TT-21")
@@ -235,6 +265,18 @@ def test_joined_again_it_counts_and_votes_once_it_has_what_it_owed() -> None:
     assert not sent(bench.persist(), N3)[-1].row.aye, "it still owes 1-3"
     nominate(bench, N1, 3, at("1-3"))
     assert sent(bench.persist(), N1)[-1].row.aye
+
+
+@pytest.mark.behaviour("D9")
+def test_a_leader_does_not_stop_writes_to_hand_over_to_one_that_is_loose() -> None:
+    """However much its node is wanted as a leader: it would not stand."""
+    bench = leader()
+    flushed(bench, N3, bench.replica.log.head.offset, loose=True, priority=5)
+    bench.wake()
+    assert bench.leading.handing_over.heir == 0
+    flushed(bench, N3, bench.replica.log.head.offset, priority=5)
+    bench.wake()
+    assert bench.leading.handing_over.heir == 3
 
 
 @pytest.mark.behaviour("TT-32")

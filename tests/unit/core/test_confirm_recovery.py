@@ -53,6 +53,17 @@ def test_a_restart_does_not_decide_an_open_rollback() -> None:
     assert committed(bench.started) == [2], "whatever was noted of it beside the log"
 
 
+@pytest.mark.behaviour("TT-29", "D8")
+def test_what_a_snapshot_covers_is_settled_whatever_else_the_disk_says() -> None:
+    """Its file was flushed, and the power failed before the next round, with which it is noted what is settled."""
+    snapshot = Snapshot(at("1-2"), 7, 100)
+    bench = Bench(N1, "1-0P 1-1a 1-2a 1-3a", snapshot=snapshot, epoch=1, commit=0)
+    assert committed(bench.started) == [2]
+    bench.promote(roll_back=True)
+    bench.elect(commit=0)
+    assert bench.kinds() == "1-0P 1-1a 1-2a 1-3a 2-4P 2-5R3"
+
+
 @pytest.mark.behaviour("TT-31")
 def test_a_confirm_of_what_a_snapshot_covers_is_legal() -> None:
     snapshot = Snapshot(at("1-3"), 7, 100)
@@ -135,7 +146,9 @@ def test_where_the_new_leader_no_longer_has_what_is_needed_it_sends_all() -> Non
     """A full rejoin: a snapshot in place of the log, and of everything that could have been taken back."""
     bench = former_leader()
     snapshot = Snapshot(at("2-9"), 7, 10)
-    bench.receive(N2, SnapshotChunk(2, snapshot, 0, 10))
+    ordered = bench.receive(N2, SnapshotChunk(2, snapshot, 0, 10))
+    kept = [(cut.to, cut.aside) for cut in of_kind(ordered, effects.Cut)]
+    assert kept == [(at("1-1"), True)], "what it took as a leader is kept all the same (TT-27)"
     ordered = bench.persist()
     assert bench.replica.log.head == at("2-9")
     assert bench.replica.commit == 9
@@ -178,6 +191,31 @@ def test_damage_may_hide_a_rollback_so_nothing_is_published_past_it() -> None:
     ordered = send(bench, at("1-2"), "1-3s", commit=3) + bench.persist()
     assert bench.replica.commit == 3
     assert committed(ordered) == []
+
+
+@pytest.mark.behaviour("D8")
+def test_where_damage_ends_the_comparison_nothing_is_settled_in_the_midst_of_a_rollback() -> None:
+    """1-4 takes 1-2 back and is settled, but cannot be read here; behind it is 1-5, which the next leader lacks."""
+    bench = Bench(N2, "1-0P 1-1s 1-2s 1-3s 1-4R2 1-5s", epoch=1, commit=1)
+    bench.miss_leader()
+    bench.tell(events.Damaged(Span(at("1-2"), at("1-5"))))
+    send(bench, at("1-0"), "1-1s 1-2s 1-3s 1-4R2", commit=4)
+    assert bench.replica.commit == 1
+    bench.miss_leader()
+    ordered = bench.receive(N3, AppendEntries(2, at("2-5"), 1, search=True))
+    assert [cut.to for cut in of_kind(ordered, effects.Cut)] == [at("1-2")], "what was damaged is given up"
+    ordered += bench.persist() + send(bench, at("1-2"), "1-3s", commit=1, sender=N3) + bench.persist()
+    assert committed(ordered) == [], "1-2 is void"
+
+
+@pytest.mark.behaviour("D8")
+def test_a_settled_rollback_that_is_damaged_here_and_sent_again_takes_nothing_back() -> None:
+    bench = following("1-0P 1-1s 1-2s 1-3R2 1-4s", commit=4)
+    bench.tell(events.Damaged(Span(at("1-2"), at("1-4"))))
+    ordered = send(bench, at("1-1"), "1-2s 1-3R2 1-4s", commit=4)
+    assert of_kind(ordered, effects.Report) == []
+    assert bench.replica.counts
+    assert [effect.headers[0].id for effect in of_kind(ordered, effects.Repair)] == [at("1-3")]
 
 
 # ---- all of them ----

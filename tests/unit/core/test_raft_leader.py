@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from quorate.core import effects, events
+from quorate.core import commands, effects, events
 from quorate.core.effects import Outcome
 from quorate.core.entry import Flag, Header, Member, Snapshot, Span
 from quorate.core.raft.messages import AppendEntries, AppendResponse, SnapshotChunk, SnapshotResponse
@@ -104,6 +104,13 @@ def test_nobody_else_can_be_written_through() -> None:
     bench = Bench(N2, "1-0", epoch=1)
     bench.receive(N1, AppendEntries(1, at("1-0"), -1))
     assert propose(bench) == [effects.Reply(1, Outcome.NOT_LEADER, leader=1)]
+
+
+def test_an_order_of_another_protocol_is_refused_and_stops_nobody() -> None:
+    bench = leader()
+    (reply,) = bench.tell(events.Commanded(commands.Demote(9)))
+    assert isinstance(reply, effects.Reply)
+    assert (reply.request, reply.outcome) == (9, Outcome.REFUSED)
 
 
 def test_too_many_unsettled_proposals_are_answered_busy() -> None:

@@ -127,6 +127,29 @@ def test_what_was_cut_while_it_was_read_is_not_settled_in_place_of_what_was(cold
     assert cold.machine.settled == [(2, 0, b"x"), (2, 1, b"y")]
 
 
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_what_was_found_before_the_cut_and_told_after_it_is_not_applied(
+    stage: Stage, is_settled: bool
+) -> None:
+    """The entries are held for the journal only: the read knows at once what it says, and says it later."""
+    stage.take(b"a")
+    stage.hosted.halted = "for a while"
+    stage.take(b"b", b"c", b"d")
+    stage.settle()
+    stage.host.store._shared.memory.shrink(0)
+    stage.host._feeder.resume(stage.hosted)
+    assert stage.hosted.feeding
+    told = stage.jobs.pop(0)
+    stage.cut(EntryId(1, 0))
+    stage.take(b"x", epoch=2)
+    stage.settle()
+    if is_settled:
+        stage.commit(1)
+    told()
+    stage.settle()
+    assert stage.machine.local == [(1, 0, b"a"), (2, 1, b"x")]
+
+
 def test_a_machine_on_its_way_to_a_rollback_takes_back_what_is_void_before_it_settles_more(
     cold: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +167,45 @@ def test_a_machine_on_its_way_to_a_rollback_takes_back_what_is_void_before_it_se
     cold.settle()
     assert values(cold.machine.settled) == [b"a", b"d"]
     assert cold.machine.cuts == [0]
+
+
+def test_what_is_void_is_not_done_again_where_a_machine_is_taken_back_in_the_midst_of_it(
+    cold: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the Rollback, and is told from the disk, piece by piece, what of it is settled; a snapshot is to take
+    its place meanwhile, and does not."""
+    from quorate.host import feeder
+
+    cold.take(b"a", b"b", b"c", Rollback(1), b"d")
+    cold.settle()
+    cold.restart()
+    cold.settle()
+    assert values(cold.machine.local) == [b"a", b"d"]
+    monkeypatch.setattr(feeder, "FEED_BYTES_MAX", 1)
+    monkeypatch.setattr(cold.host.store, "frames", lambda *_: None)
+    cold.commit(4)
+    while cold.hosted.applied.offset < 1:
+        cold.jobs.pop(0)()
+    cold.hosted.take_back(cold.hosted.applied)
+    assert values(cold.machine.local) == [b"a"]
+    cold.settle()
+    assert values(cold.machine.settled) == [b"a", b"d"]
+
+
+def test_undo_is_bounded_and_the_rest_is_fed_when_more_is_settled(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quorate.host import feeder
+
+    monkeypatch.setattr(feeder, "UNDO_OFFSETS_MAX", 2)
+    stage.take(b"a", b"b", b"c", b"d")
+    assert values(stage.machine.local) == [b"a", b"b"]
+    stage.settle()
+    stage.commit(0)
+    assert values(stage.machine.local) == [b"a", b"b", b"c"]
+    stage.take(b"e")
+    stage.commit(4)
+    assert values(stage.machine.settled) == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_a_failed_order_takes_back_what_it_would_have_brought(cold: Stage) -> None:

@@ -204,7 +204,9 @@ TABLE = """
     coordinated-gap-on-empty coordinated-commit-reset coordinated-contract-unchecked
     coordinated-contract-completed coordinated-no-noop coordinated-zombie-operator
     disk-cut-damage disk-mark-early disk-retry-fsync disk-no-dirsync disk-no-identity disk-nack-damage
-    producer-survives-cut
+    confirm-ack-races-rollback confirm-async-overtakes confirm-snapshot-unconfirmed confirm-writable-early
+    confirm-quorum-early confirm-dirty-read confirm-two-ayes confirm-settle-before-promote confirm-rollback-early
+    producer-survives-cut producer-survives-rollback
 """.split()
 
 

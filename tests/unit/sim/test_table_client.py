@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +10,10 @@ import pytest
 from quorate.batch import parse_batch_header
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import NOWHERE, Header
-from quorate.core.events import ReadLevel
+from quorate.core.invariant import Violated
+from quorate.host.querying import Consistency
 from quorate.machine.table import Tables
+from quorate.machine.table_types import Level
 from quorate.machine.table_wire import decode
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Oracle
@@ -33,7 +34,6 @@ class Hosted:
     def __init__(self) -> None:
         self.machine = Tables()
         self.applied = NOWHERE
-        self.replica = SimpleNamespace(log=SimpleNamespace(head=NOWHERE))
 
 
 class Counter(Office):
@@ -43,10 +43,28 @@ class Counter(Office):
         super().__init__()
         self.setup = Setup(1, Tunables(), ((1, 2, 3),), ((),), protocol="confirm", tables=(0,))
         self.copy = Hosted()
-        self.nodes = dict.fromkeys((1, 2, 3), SimpleNamespace(paused_until=0.0))
+        self.looks: list[tuple[int, Consistency, int, Callable[[], None]]] = []
 
     def hosted(self, node: int, partition: int) -> Any:
         return self.copy
+
+    def query(
+        self,
+        node: int,
+        partition: int,
+        ask: Callable[[Any, Any], Any],
+        answer: Callable[[Reply, Any], None],
+        *,
+        consistency: Consistency,
+        offset: int = -1,
+    ) -> bool:
+        def look() -> None:
+            upto = self.copy.applied
+            seen = ask(self.copy.machine, Level.COMMITTED)
+            answer(Reply(1, Outcome.SETTLED, upto.offset, upto.epoch), seen)
+
+        self.looks.append((node, consistency, offset, look))
+        return node not in self.down
 
 
 @pytest.fixture
@@ -94,9 +112,9 @@ def test_what_became_of_a_settled_transaction_is_asked_where_it_was_settled(coun
     settle(counter, teller, payload, 0)
     answer(Reply(1, Outcome.SETTLED, 0))
     assert teller.doubtful == [act]
-    asked, level, offset, told = counter.reads.pop(0)
-    assert (asked, level, offset) == (node, ReadLevel.AT_OFFSET, 0)
-    told(Reply(2, Outcome.SETTLED, 0))
+    asked, how, offset, look = counter.looks.pop(0)
+    assert (asked, how, offset) == (node, Consistency.COMMITTED, 0)
+    look()
     assert act.told == (0, 0)
     assert teller.doubtful == []
     assert teller.under_way == 0
@@ -136,20 +154,34 @@ def test_in_the_end_whoever_is_in_doubt_insists(counter: Counter) -> None:
     _, payload, answer = taken(counter)
     settle(counter, teller, payload, 0)
     answer(Reply(1, Outcome.SETTLED, 0))
-    counter.reads.pop(0)[3](Reply(2, Outcome.SETTLED, 0))
+    counter.looks.pop(0)[3]()
     assert act.told == (0, 0)
     assert left() == []
 
 
-def test_looks_that_must_be_newest_ask_first(counter: Counter) -> None:
-    teller, _ = hire(counter)
-    levels = set()
+def test_looks_are_of_every_consistency_and_all_are_compared(counter: Counter) -> None:
+    teller, workload = hire(counter)
+    seen = set()
     for _ in range(40):
         teller.look(teller.group.bank.look(teller.client.rng))
         counter.run(0.1)
-        while counter.reads:
-            _, level, _, answer = counter.reads.pop(0)
-            levels.add(level)
-            answer(Reply(1, Outcome.SETTLED, 99))
-    assert levels == {ReadLevel.LINEARIZABLE, ReadLevel.LEASE}
+        _, how, _, look = counter.looks.pop(0)
+        seen.add(how)
+        look()
+    assert seen == set(Consistency)
     assert teller.group.oracle.looks_count == 40
+    assert workload.unanswered() == []
+
+
+def test_linearizable_look_that_misses_what_was_acknowledged_is_noticed(counter: Counter) -> None:
+    teller, _ = hire(counter)
+    teller.propose(CREATE)
+    _, payload, answer = taken(counter)
+    teller.group.oracle.settled(0, parse_batch_header(payload).crc)
+    answer(Reply(1, Outcome.SETTLED, 0))
+    counter.looks.clear()
+    with pytest.raises(Violated, match="read-stale"):
+        for _ in range(40):
+            teller.look(teller.group.bank.look(teller.client.rng))
+            counter.run(0.1)
+            counter.looks.pop(0)[3]()

@@ -11,7 +11,7 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Header, Rollback
 from quorate.core.invariant import Violated
 from quorate.machine.table import Tables
-from quorate.machine.table_types import Add, Delete, Insert, Replace, Update
+from quorate.machine.table_types import Add, Delete, Insert, Level, Replace, Update
 from quorate.machine.table_wire import encode
 from quorate.sim.invariants import Entry, valid
 from quorate.sim.table_acts import CREATE, FUND, Wanted
@@ -51,7 +51,9 @@ class Log:
 
     def look(self, look: Any, applied: int | None = None) -> Any:
         at = self.machine.settled if applied is None else applied
-        return self.oracle.committed(NODE_ONE, at, look, self.machine)
+        seen = look.of_machine(self.machine, Level.COMMITTED)
+        self.oracle.committed(NODE_ONE, at, look, seen)
+        return seen
 
 
 def crc(payload: bytes) -> int:
@@ -90,7 +92,8 @@ def test_read_that_sees_less_than_one_before(log: Log) -> None:
     log.look(Everything())
     with violated("table-went-back"):
         log.look(Everything(), applied=2)
-    log.oracle.committed((1, 2), 3, Everything(), log.machine)  # Another life may begin with less.
+    seen = Everything().of_machine(log.machine, Level.COMMITTED)
+    log.oracle.committed((1, 2), 3, Everything(), seen)  # Another life may begin with less.
 
 
 def test_money_from_nowhere(log: Log) -> None:
@@ -223,7 +226,10 @@ def test_local_reads_do_not_see_what_was_rolled_back(log: Log) -> None:
 
 def local(log: Log, entries: list[Entry]) -> Any:
     state = log.oracle.replayed(3, [(entry[2], entry[3]) for entry in valid(entries)])
-    return log.oracle.local(1, state, Row(ACCOUNTS, (BANK,)), log.machine)
+    look = Row(ACCOUNTS, (BANK,))
+    seen = look.of_machine(log.machine, Level.LOCAL)
+    log.oracle.local(1, state, look, seen)
+    return seen
 
 
 def test_rollbacks_leave_control_entries_and_what_came_before() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from quorate.core.effects import Outcome, Reply
 from quorate.core.events import ReadLevel
+from quorate.host.querying import Consistency
 from quorate.sim.oracle import Fate, Oracle, Proposal
 from quorate.sim.workload import ATTEMPTS_MAX, Client, Manners, Workload
 from quorate.storage.frame import Frame
@@ -59,6 +60,18 @@ class Office:
             return False
         self.reads.append((node, level, offset, answer))
         return True
+
+    def query(
+        self,
+        node: int,
+        partition: int,
+        ask: Callable[[Any, Any], Any],
+        answer: Callable[[Reply, Any], None],
+        *,
+        consistency: Consistency,
+        offset: int = -1,
+    ) -> bool:
+        return False
 
     def applied(self, node: int, partition: int) -> int:
         return self.shown

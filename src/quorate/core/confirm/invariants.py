@@ -5,13 +5,14 @@ Votes are rows of `_voting` here, and quorums have the sizes that the membership
 | invariant | says | source |
 | --- | --- | --- |
 | decided-twice | a settled record is valid or void on all replicas alike, and for ever | D8, TT-5 |
+| published-inside | what a ROLLBACK takes back is not handed out without the ROLLBACK itself | D8 |
 | confirm-unsettled | a CONFIRM names what is settled and valid, and was not named before | TT-5, TT-6 |
 | first-not-promote | the first entry of a leader's epoch is its PROMOTE | D6 |
 | writable-early | a leader takes no records before its PROMOTE is settled | TT-17, TT-20 |
 | writable-closed | nor while a ROLLBACK is open, when it was set read-only, or is being demoted | TT-10, TT-21 |
 | rollback-settled | a ROLLBACK takes back nothing that is settled | TT-10, D8 |
 | rollback-early | nobody hears of a rollback before its ROLLBACK is settled | D8 |
-| async-overtakes | answered early is what is flushed here, behind no unsettled synchronous one | TT-34, TT-37 |
+| async-overtakes | answered early is what is flushed here, behind no unsettled synchronous one, not being rolled back | TT-34, TT-37 |
 | loose-counts | who was cut loose neither votes nor counts until it is joined again | D9 |
 """
 
@@ -33,16 +34,18 @@ Place = tuple[int, int]
 """A partition and a node."""
 
 
-class Term:
+class Reign:
     """What one leader has done in its epoch."""
 
-    __slots__ = ("closed", "confirmed", "promote", "rollback", "synchronous")
+    __slots__ = ("closed", "confirmed", "promote", "rollback", "rolls_from", "synchronous")
 
     def __init__(self, promote: int) -> None:
         self.promote = promote
         """Where its PROMOTE stands."""
         self.rollback = -1
         """Where its newest ROLLBACK stands."""
+        self.rolls_from = -1
+        """The first offset that it names."""
         self.confirmed = -1
         self.closed: dict[str, bool] = {}
         """Why it takes no records, by the orders that it was given."""
@@ -62,9 +65,11 @@ class ConfirmInvariants(RaftInvariants):
         """transactions that were taken back, on any replica, by a ROLLBACK or a cut,"""
         self.promotions = 0
         """and leaders whose PROMOTE is settled."""
-        self._terms: dict[Group, Term] = {}
+        self._reigns: dict[Group, Reign] = {}
         self._void: dict[int, set[int]] = {}
         """By partition: the settled offsets that were rolled back."""
+        self._taken_back: dict[int, list[tuple[int, int]]] = {}
+        """By partition: the first offset that a settled ROLLBACK takes back, and its own."""
         self._looked: dict[Place, int] = {}
         """Up to where a replica's view of what is void was compared."""
         self._orders: dict[tuple[int, int, int], Any] = {}
@@ -104,10 +109,10 @@ class ConfirmInvariants(RaftInvariants):
         for key in [key for key in self._orders if key[:2] == place]:
             del self._orders[key]
 
-    def _term(self, shadow: Any, replica: Any) -> Term | None:
+    def _reign(self, shadow: Any, replica: Any) -> Reign | None:
         """Of this replica, while it leads."""
         leads = replica.role.name == "leader" or (shadow.role == "leader" and shadow.epoch == replica.epoch)
-        return self._terms.get((shadow.partition, replica.epoch)) if leads else None
+        return self._reigns.get((shadow.partition, replica.epoch)) if leads else None
 
     # --- votes ---
 
@@ -184,33 +189,35 @@ class ConfirmInvariants(RaftInvariants):
         """A leader has appended something of its own."""
         group = (shadow.partition, header.epoch)
         control = header.control
-        if group not in self._terms:
+        if group not in self._reigns:
             if type(control) is not Promote:
                 raise Violated("first-not-promote", f"{shadow.name} began e{header.epoch} with {header}")
-            self._terms[group] = Term(header.offset)
-        term = self._terms[group]
+            self._reigns[group] = Reign(header.offset)
+        reign = self._reigns[group]
         if type(control) is Confirm:
-            self._confirms(world, shadow, term, header, control)
+            self._confirms(world, shadow, reign, header, control)
         elif type(control) is Rollback:
-            self._rolls_back(world, shadow, term, header, control)
+            self._rolls_back(world, shadow, reign, header, control)
         elif header.kind == Kind.RECORDS:
-            self._takes(world, shadow, replica, term, header)
+            self._takes(world, shadow, replica, reign, header)
 
-    def _takes(self, world: Any, shadow: Any, replica: Any, term: Term, header: Header) -> None:
+    def _takes(self, world: Any, shadow: Any, replica: Any, reign: Reign, header: Header) -> None:
         settled = world.settled[shadow.partition].commit
-        if min(settled, shadow.commit_before) < term.promote:
-            raise Violated("writable-early", f"{shadow.name} took {header}, its PROMOTE is at {term.promote}")
-        closed = [why for why, is_so in term.closed.items() if is_so]
-        if term.rollback > shadow.commit_before:
-            closed.append(f"rolls back at {term.rollback}")
+        if min(settled, shadow.commit_before) < reign.promote:
+            raise Violated(
+                "writable-early", f"{shadow.name} took {header}, its PROMOTE is at {reign.promote}"
+            )
+        closed = [why for why, is_so in reign.closed.items() if is_so]
+        if reign.rollback > shadow.commit_before:
+            closed.append(f"rolls back at {reign.rollback}")
         if closed:
             raise Violated(
                 "writable-closed", f"{shadow.name} took {header}, though it {' and '.join(closed)}"
             )
         if header.flags & Flag.SYNCHRONOUS:
-            term.synchronous.append(header.last)
+            reign.synchronous.append(header.last)
 
-    def _confirms(self, world: Any, shadow: Any, term: Term, header: Header, control: Confirm) -> None:
+    def _confirms(self, world: Any, shadow: Any, reign: Reign, header: Header, control: Confirm) -> None:
         self.confirms += 1
         settled = world.settled[shadow.partition]
         upto = control.upto
@@ -219,18 +226,18 @@ class ConfirmInvariants(RaftInvariants):
             raise Violated("confirm-unsettled", f"{said}, {settled.commit} is settled")
         if upto.offset in self._void.get(shadow.partition, ()):
             raise Violated("confirm-unsettled", f"{said}, which was rolled back")
-        if upto.offset <= term.confirmed:
-            raise Violated("confirm-unsettled", f"{said}, and {term.confirmed} before")
-        term.confirmed = upto.offset
+        if upto.offset <= reign.confirmed:
+            raise Violated("confirm-unsettled", f"{said}, and {reign.confirmed} before")
+        reign.confirmed = upto.offset
 
-    def _rolls_back(self, world: Any, shadow: Any, term: Term, header: Header, control: Rollback) -> None:
+    def _rolls_back(self, world: Any, shadow: Any, reign: Reign, header: Header, control: Rollback) -> None:
         # What it knows to be settled: of a successor's doings it need not know yet.
         settled = shadow.commit_before
         if control.first <= settled:
             raise Violated(
                 "rollback-settled", f"{shadow.name} takes back {control.first}, {settled} is settled"
             )
-        term.rollback = header.offset
+        reign.rollback, reign.rolls_from = header.offset, control.first
 
     def _cut(self, world: Any, shadow: Any, effect: Cut) -> None:
         self.undone += self._records(world, shadow, shadow.head_before, effect.to.offset + 1)
@@ -247,36 +254,38 @@ class ConfirmInvariants(RaftInvariants):
         if type(command) is commands.CutLoose and replica.loose:
             given_up = self._gave_up.setdefault((shadow.partition, replica.me), [])
             given_up.append(shadow.durable_before)
-        term = self._term(shadow, replica)
-        if term is None:
+        reign = self._reign(shadow, replica)
+        if reign is None:
             return
         if type(command) is commands.SetReadOnly:
-            term.closed["was set read-only"] = command.read_only
+            reign.closed["was set read-only"] = command.read_only
         elif type(command) is commands.Demote:
-            term.closed["is being demoted"] = True
+            reign.closed["is being demoted"] = True
 
     def _replied(self, world: Any, shadow: Any, replica: Any, reply: Reply) -> None:
         order = self._orders.pop((shadow.partition, shadow.node, reply.request), None)
-        term = self._term(shadow, replica)
+        reign = self._reign(shadow, replica)
         if reply.outcome is Outcome.ROLLED_BACK:
             if reply.offset not in self._void.get(shadow.partition, ()):
                 raise Violated("rollback-early", f"{shadow.name} says that {reply.offset} was rolled back")
         elif reply.outcome is Outcome.FLUSHED:
-            self._flushed(shadow, replica, term, reply.offset)
+            self._flushed(shadow, replica, reign, reply.offset)
         elif type(order) is commands.RollBack and reply.outcome is Outcome.SETTLED:
-            at = term.rollback if term is not None else 1 << 62
+            at = reign.rollback if reign is not None else 1 << 62
             if at > world.settled[shadow.partition].commit:
                 raise Violated("rollback-early", f"{shadow.name} says that its ROLLBACK at {at} is done")
 
-    def _flushed(self, shadow: Any, replica: Any, term: Term | None, offset: int) -> None:
+    def _flushed(self, shadow: Any, replica: Any, reign: Reign | None, offset: int) -> None:
         said = f"{shadow.name} answered {offset} early"
-        if term is None:
+        if reign is None:
             raise Violated("async-overtakes", f"{said}, and does not lead")
         if offset > shadow.durable.offset:
             raise Violated("async-overtakes", f"{said}, flushed: {shadow.durable}")
-        ahead = [last for last in term.synchronous if replica.commit < last]
+        ahead = [last for last in reign.synchronous if replica.commit < last]
         if ahead and ahead[0] <= offset:
             raise Violated("async-overtakes", f"{said}; the synchronous one at {ahead[0]} is not settled")
+        if reign.rollback > replica.commit and offset >= reign.rolls_from:
+            raise Violated("async-overtakes", f"{said}; the ROLLBACK at {reign.rollback} takes it back")
 
     # --- what is settled, and how ---
 
@@ -294,6 +303,10 @@ class ConfirmInvariants(RaftInvariants):
             self.promotions += type(control) is Promote
             if type(control) is Rollback:
                 self.rollbacks += 1
+                if control.first <= above and not control.forced:
+                    said = f"the ROLLBACK at {entry[1]} takes {control.first} back, which was settled"
+                    raise Violated("decided-twice", f"{shadow.name}: {said}")
+                self._taken_back.setdefault(partition, []).append((control.first, entry[1]))
                 voided = world.chain(partition, EntryId(entry[0], entry[1]), above=control.first - 1)
                 ends = [other[2] for other in voided[1:]] + [entry[2]]
                 for other, end in zip(voided, ends, strict=True):
@@ -311,6 +324,10 @@ class ConfirmInvariants(RaftInvariants):
         if log.faulty or shadow.published <= looked:
             return
         self._looked[place] = shadow.published
+        for first, at in self._taken_back.get(shadow.partition, ()):
+            if first <= shadow.published < at:
+                said = f"{shadow.published}, and not the ROLLBACK at {at} of all from {first} on"
+                raise Violated("published-inside", f"{shadow.name} hands out {said}")
         epochs = world.settled[shadow.partition].epochs
         last = EntryId(epochs[shadow.published], shadow.published)
         known = self._void.get(shadow.partition, set())

@@ -87,7 +87,11 @@ class Leader(leader.Leader):
         super().persisted()
         replica = self.replica
         if replica.role is self:
-            for waiting in self.limbo.flushed(replica.durable.offset):
+            flushed, rollback = replica.durable.offset, self._open_rollback()
+            if rollback is not None:  # What is being taken back is not acknowledged any more.
+                assert isinstance(rollback.control, Rollback)
+                flushed = min(flushed, rollback.control.first - 1)
+            for waiting in self.limbo.flushed(flushed):
                 self._answer(waiting.request, Outcome.FLUSHED, offset=waiting.first)
 
     def settle(self, reached: int) -> None:
@@ -199,5 +203,7 @@ class Leader(leader.Leader):
         if self._is_followed():
             self._alone_since = None
         super().woke()
+        if self.replica.role is self:  # One that leads on alone would keep readers waiting for ever.
+            self.reading.give_up(self.replica.config.tuning.read_wait_s)
         if self.deadline is None:
             self._alone_since = None  # At rest everybody is current: whoever asks for something wakes us.

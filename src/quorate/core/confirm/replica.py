@@ -23,6 +23,7 @@ from quorate.core.keeping import COMMON_HANDLERS
 from quorate.core.raft import replica as raft
 from quorate.core.raft.messages import AppendEntries, GoneRequest
 from quorate.core.raft.prospect import Prospect
+from quorate.core.staging import Staging
 
 
 class Replica(raft.Replica):
@@ -83,10 +84,26 @@ class Replica(raft.Replica):
         if aside:
             self.take_snapshot()
 
+    def install(self, staging: Staging) -> None:
+        """A full rejoin. What this replica had taken as a leader is kept then, too (TT-27, TT-28)."""
+        if not self.log.faulty and not self.log.holds(staging.snapshot.last):
+            settled = self.log.position(self.commit)
+            if self.sets_aside(settled):
+                self.owe(self.log.head)
+                self.cut(settled)
+                self.verified = min(self.verified, settled, key=lambda entry: entry.offset)
+        super().install(staging)
+
     def publish(self) -> None:
         """What cannot be read may hold a ROLLBACK of what can be: with damage, nothing more is decided here."""
         if not self.log.faulty:
             super().publish()
+
+    def verify(self, verified: EntryId, commit: int) -> None:
+        """The leader names a place that is decided by what it has sent up to there. Where damage ends the
+        comparison before that, a ROLLBACK may be in what cannot be read: this message settles nothing then."""
+        reached = max(verified.offset, self.verified.offset)
+        super().verify(verified, commit if commit <= reached else self.commit)
 
     def advance_commit(self, to: int) -> None:
         newest = self.log.newest(Promote)
@@ -165,6 +182,13 @@ class Replica(raft.Replica):
 
     # --- facts ---
 
+    def recover(self, recovered: events.Recovered, *, epoch: int, owed: EntryId) -> None:
+        """What is settled is only a hint on the disk, and may be older than the snapshot, which is of nothing else:
+        no forced rollback may reach below that, for the machine begins with it."""
+        super().recover(recovered, epoch=epoch, owed=owed)
+        if self.snapshot is not None:
+            self.commit = max(self.commit, self.snapshot.last.offset)
+
     def _started(self, event: events.Started) -> None:
         saved = event.recovered.state
         if saved is not None:
@@ -216,7 +240,10 @@ class Replica(raft.Replica):
             return False
         for header in message.headers:
             control = header.control
-            if type(control) is Rollback and control.first <= self.commit and not self.log.holds(header.id):
+            if type(control) is not Rollback or control.first > self.commit:
+                continue
+            is_damaged = self.log.span_at(header.offset) is not None  # It may be the very one that is here.
+            if not is_damaged and not self.log.holds(header.id):
                 self._detach(
                     f"a forced rollback takes back offset {control.first}, settled here: wipe this replica"
                 )

@@ -104,6 +104,7 @@ class HandingOver:
             if cursor.priority > replica.config.tuning.priority
             and cursor.phase is Phase.STREAMING
             and cursor.matched >= replica.commit
+            and not cursor.loose
             and cursor.member in replica.membership.ensemble
         ]
         return max(current, key=lambda cursor: (cursor.priority, cursor.matched), default=None)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quorate.core import events, quorum
+from quorate.core import effects, events, quorum
 from quorate.core.commands import ChangeMembership, Command, TransferLeadership
 from quorate.core.cursor import Cursor, Phase
+from quorate.core.effects import Outcome
 from quorate.core.entry import EntryId, Header, Member, Span
 from quorate.core.leading import Leading
 from quorate.core.raft.changing import Changing
@@ -86,9 +87,13 @@ class Leader(Leading, Role):
     def commanded(self, command: Command) -> None:
         if isinstance(command, ChangeMembership):
             self.changing.order(command)
-        else:
-            assert isinstance(command, TransferLeadership)
+        elif isinstance(command, TransferLeadership):
             self.handing_over.order(command)
+        else:
+            why = "the copies of this log do not agree in a way that knows such an order"
+            self.replica.emit(
+                effects.Reply(command.request, Outcome.REFUSED, leader=self.replica.leader, why=why)
+            )
 
     # --- who follows ---
 
