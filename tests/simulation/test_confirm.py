@@ -93,6 +93,8 @@ def test_same_seed_gives_the_same_story() -> None:
         Case(
             70
         ),  # An acknowledgement that waited for the disk was sent by one that had been cut loose since.
+        Case(505),  # A second snapshot of one state took the place of the first, and nobody was sent either.
+        Case(509),  # A leader let one take over that had been cut loose.
         Case(153),  # A reader asked for what a snapshot took the place of meanwhile.
     ],
     ids=str,

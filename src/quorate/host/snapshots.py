@@ -181,6 +181,10 @@ def _why_not(hosted: Hosted) -> str:
         return f"the machine is stuck: {hosted.halted}"
     if hosted.applied.offset < max(0, hosted.replica.log.base.offset) or not hosted.is_open:
         return "there is nothing new to take one of"
+    newest = hosted.replica.snapshot
+    if newest is not None and newest.last.offset >= hosted.applied.offset:
+        # Another of the same state may be of another length, and peers are told of the one that there is.
+        return "there is one of this state"
     return "" if hosted.is_settled_for_good() else "what is settled here ends in the middle of a rollback"
 
 

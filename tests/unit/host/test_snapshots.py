@@ -290,3 +290,19 @@ def test_a_snapshot_that_is_written_late_leaves_nothing_of_a_removed_replica(
     late()
     stage.settle()
     assert not [name for name in stage.disk.files() if name.startswith("partitions/")]
+
+
+def test_no_second_snapshot_of_one_state_is_taken(stage: Stage) -> None:
+    """It may be of another length, and whoever is told of the first would wait for its bytes for ever."""
+    stage.take(b"a")
+    stage.settle()
+    stage.commit(0)
+    take(stage)
+    stage.settle()
+    (taken,) = stage.puppet.of(events.SnapshotTaken)
+    stage.puppet.snapshot = taken.snapshot
+    take(stage)
+    stage.settle()
+    (refused,) = stage.puppet.of(events.SnapshotFailed)
+    assert refused.reason == "there is one of this state"
+    assert len(stage.puppet.of(events.SnapshotTaken)) == 1
