@@ -51,6 +51,23 @@ def catch_up(bench: Bench, *members: Member) -> list[Effect]:
 
 
 @pytest.mark.behaviour("TT-9", "TT-24")
+def test_orders_to_a_leader_that_leads_on_alone_are_answered() -> None:
+    bench = leader(tuning=MANUAL)
+    propose(bench, 1)
+    bench.command(commands.Demote(2))
+    bench.command(commands.RollBack(3))
+    ordered = let_time_pass(bench, 30.0)
+    why = "incomplete quorum: too few replicas follow"
+    assert [
+        (reply.request, reply.outcome, reply.why) for reply in ordered if isinstance(reply, effects.Reply)
+    ] == [
+        (2, Outcome.TIMED_OUT, why),
+        (3, Outcome.UNKNOWN, why),
+    ]
+    assert bench.leading.rolls_back, "it may be settled yet"
+
+
+@pytest.mark.behaviour("TT-9", "TT-24")
 def test_a_leader_that_leads_on_alone_keeps_no_reader_waiting_for_ever() -> None:
     """Nobody stands unasked, so it leads until it is told otherwise; whether it does, it cannot know."""
     bench = leader(tuning=MANUAL)

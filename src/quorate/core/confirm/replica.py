@@ -78,12 +78,6 @@ class Replica(raft.Replica):
             for header in self.log.window
         )
 
-    def cut(self, to: EntryId) -> None:
-        aside = self.sets_aside(to)
-        super().cut(to)
-        if aside:
-            self.take_snapshot()
-
     def install(self, staging: Staging) -> None:
         """A full rejoin. What this replica had taken as a leader is kept then, too (TT-27, TT-28)."""
         if not self.log.faulty and not self.log.holds(staging.snapshot.last):
