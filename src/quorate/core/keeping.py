@@ -190,6 +190,8 @@ class Keeper:
         self.ordering.cut(to)
         self.emit(effects.Cut(self.ordering.issue(), to, aside))
         self.controls_changed()
+        if aside:
+            self.take_snapshot()
 
     def sets_aside(self, to: EntryId) -> bool:
         """Whether people may want to see what is about to be cut (`confirm`, TT-27)."""

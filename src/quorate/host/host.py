@@ -1,11 +1,8 @@
 """A node without its sockets, threads and clock: replicas, one store, and the orders between them.
 
 Whatever happens (a parcel, a proposal, a completed flush, a deadline) becomes an event of one replica and
-goes into one queue; `_drain` steps replicas and executes what they order, until nothing is left, and then
-lets the store start its next round. So one turn's appends of all replicas share one flush.
-
-Bytes: the frames of the headers that an order names are found in what the step was about (`Context`) or in
-the store's memory; only a follower that lags beyond that costs a read.
+goes into one queue; `_drain` steps replicas and has executed what they order (executing.py), until nothing is left,
+and then lets the store start its next round. So one turn's appends of all replicas share one flush.
 """
 
 from __future__ import annotations
@@ -14,17 +11,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from random import Random
-from typing import Any
 
 import msgspec
 
 from quorate.core import commands, effects, events
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import Kind, Member, Partition, Quorums, Span
-from quorate.host.contract import NOTHING, Context, HostSettings, Observer, headers_of, same_entry
+from quorate.core.entry import Member, Partition, Quorums, Span
+from quorate.host.contract import NOTHING, Context, HostSettings, Observer, headers_of
 from quorate.host.detector import Detector
+from quorate.host.executing import Executor
 from quorate.host.feeder import Feeder
-from quorate.host.fetching import fetch, frames_of
+from quorate.host.fetching import fetch
 from quorate.host.parcel import Parcel, Ping, unpacked
 from quorate.host.producing import Answer
 from quorate.host.replicas import Hosted, Reader, ReplicaRecord, as_recovered, decode_record, encode_record
@@ -64,7 +61,7 @@ class Host:
         self.store: Store
         self._feeder: Feeder
         self._snapshots: Snapshots
-        self._sender: Sender
+        self._executor: Executor
         self._disk = disk
         self._settings = settings
         self._send = send
@@ -89,7 +86,15 @@ class Host:
         self.store = Store.open(self._disk, self._settings.store, self)
         self._feeder = Feeder(self.store, self._settled, self._cannot_apply)
         self._snapshots = Snapshots(self.store, self._feeder, self._settled, self._tell_now)
-        self._sender = Sender(self.store, self._send, self._snapshots.is_whole)
+        self._executor = Executor(
+            self.store,
+            self._feeder,
+            self._snapshots,
+            Sender(self.store, self._send, self._snapshots.is_whole),
+            settled=self._settled,
+            tell=self._tell_now,
+            report=self._report,
+        )
         for partition in self.store.partitions():
             log = self.store.recovered(partition)
             if log.state is not None and not log.state_damaged:
@@ -384,9 +389,9 @@ class Host:
     def _tell(self, hosted: Hosted, event: events.Event, context: Context = NOTHING) -> None:
         self._queue.append((hosted, event, context))
 
-    def _tell_now(self, hosted: Hosted, event: events.Event) -> None:
+    def _tell_now(self, hosted: Hosted, event: events.Event, context: Context = NOTHING) -> None:
         """Also from completions of the disk; within a turn it waits for the turn's end."""
-        self._tell(hosted, event)
+        self._tell(hosted, event, context)
         self._drain()
 
     def _drain(self) -> None:
@@ -408,8 +413,7 @@ class Host:
                 hosted.started = True
                 if self._observer is not None:
                     self._observer.stepped(self._now, self.node, hosted, event, ordered)
-                for effect in ordered:
-                    _EXECUTE[type(effect)](self, hosted, effect, context)
+                self._executor.execute(hosted, ordered, context)
                 if hosted.undo is not None:
                     self._feeder.feed(hosted)
                 self._schedule(hosted)
@@ -431,76 +435,11 @@ class Host:
             self._pushes += 1
             heappush(self._deadlines, (due, self._pushes, hosted))
 
-    # --- orders to the disk ---
+    # --- what people hear ---
 
-    def _append(self, hosted: Hosted, effect: effects.Append, context: Context) -> None:
-        headers = effect.headers
-        if headers[0].offset in context.frames:
-            frames = [context.frames[header.offset] for header in headers]
-            assert all(map(same_entry, frames, headers))
-        else:
-            # A leader's own control entries come before what was proposed, in orders of their own.
-            payloads = () if headers[0].kind == Kind.CONTROL else context.payloads
-            frames = self.store.seal(hosted.partition, headers, payloads)
-        self.store.append(hosted.partition, effect.io, frames)
-        if hosted.undo is not None:
-            self._feeder.append(hosted, frames)
-
-    def _cut(self, hosted: Hosted, effect: effects.Cut, _: Context) -> None:
-        def note(what: str) -> None:
-            self._report(hosted, effects.Report(what, member=hosted.record.me), NOTHING)
-
-        self.store.cut(hosted.partition, effect.io, effect.to, aside=note if effect.aside else None)
-        self._feeder.cut(hosted, effect.to)
-
-    def _save_state(self, hosted: Hosted, effect: effects.SaveState, _: Context) -> None:
-        self.store.save_state(hosted.partition, effect.io, hosted.saved(effect.state))
-
-    def _repair(self, hosted: Hosted, effect: effects.Repair, context: Context) -> None:
-        frames = [context.frames[header.offset] for header in effect.headers]
-        self.store.repair(hosted.partition, effect.io, frames)
-
-    def _stage_chunk(self, hosted: Hosted, effect: effects.StageChunk, context: Context) -> None:
-        self.store.stage_chunk(hosted.partition, effect.io, effect.at, context.chunk)
-
-    def _install_snapshot(self, hosted: Hosted, effect: effects.InstallSnapshot, _: Context) -> None:
-        self._snapshots.install(hosted, effect)
-
-    def _remove_prefix(self, hosted: Hosted, effect: effects.RemovePrefix, _: Context) -> None:
-        self.store.remove_prefix(hosted.partition, effect.io, effect.to)
-
-    # --- orders to the network and to readers ---
-
-    def _send_message(self, hosted: Hosted, effect: effects.Send, context: Context) -> None:
-        self._sender.send(hosted, effect, context)
-
-    def _read(self, hosted: Hosted, effect: effects.Read, _: Context) -> None:
-        def loaded(frames: list[Frame]) -> None:
-            context = Context({frame.header.offset: frame for frame in frames})
-            headers = tuple(frame.header for frame in frames)
-            self._tell(hosted, events.Loaded(effect.token, headers), context)
-            self._drain()
-
-        frames_of(self.store, hosted, effect.first, effect.last, effect.bytes_max, loaded)
-
-    def _reply(self, hosted: Hosted, effect: effects.Reply, _: Context) -> None:
-        hosted.answers.pop(effect.request)(effect)
-
-    def _report(self, hosted: Hosted, effect: effects.Report, _: Context) -> None:
+    def _report(self, hosted: Hosted, report: effects.Report) -> None:
         if self._observer is not None:
-            self._observer.reported(self._now, self.node, hosted.partition, effect)
-
-    # --- the machine ---
-
-    def _commit(self, hosted: Hosted, effect: effects.Commit, _: Context) -> None:
-        assert effect.offset > hosted.commit
-        hosted.commit = effect.offset
-        self.store.note_commit(hosted.partition, effect.offset)
-        self._feeder.feed(hosted)
-        self._settled(hosted)
-
-    def _take_snapshot(self, hosted: Hosted, _: effects.TakeSnapshot, __: Context) -> None:
-        self._snapshots.take(hosted)
+            self._observer.reported(self._now, self.node, hosted.partition, report)
 
     def _cannot_apply(self, hosted: Hosted, offset: int, reason: str) -> None:
         """Rooms that know of it act; a person has to hear of it in any case."""
@@ -508,21 +447,4 @@ class Host:
             self._tell_now(hosted, events.ApplyFailed(offset, reason))
         else:
             why = f"offset {offset} could not be applied here, nor anything behind it: {reason}"
-            self._report(hosted, effects.Report(why, member=hosted.record.me), NOTHING)
-
-
-_EXECUTE: dict[type, Callable[[Host, Hosted, Any, Context], None]] = {
-    effects.Append: Host._append,
-    effects.Cut: Host._cut,
-    effects.SaveState: Host._save_state,
-    effects.Repair: Host._repair,
-    effects.StageChunk: Host._stage_chunk,
-    effects.InstallSnapshot: Host._install_snapshot,
-    effects.RemovePrefix: Host._remove_prefix,
-    effects.Send: Host._send_message,
-    effects.Read: Host._read,
-    effects.Commit: Host._commit,
-    effects.TakeSnapshot: Host._take_snapshot,
-    effects.Reply: Host._reply,
-    effects.Report: Host._report,
-}
+            self._report(hosted, effects.Report(why, member=hosted.record.me))

@@ -277,6 +277,8 @@ def _why_not_part(part: Operation | Condition) -> str | None:
     )
     if wrong is None and isinstance(part, Update | Upsert):
         wrong = _why_not_changes(part.changes)
+    if wrong is None and isinstance(part, At):
+        wrong = _why_not_value(part.version)
     return wrong
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.core import effects, events
+from quorate.core import commands, effects, events
 from quorate.core.confirm.messages import AppendEntries, AppendResponse
 from quorate.core.effects import Outcome
 from quorate.core.entry import Confirm, Header, Kind, Rollback
@@ -152,6 +152,15 @@ def test_what_was_answered_on_flush_is_not_readable_before_its_quorum() -> None:
     assert outcomes(ordered) == [(1, Outcome.FLUSHED)]
     assert committed(ordered) == []
     assert committed(flushed(bench, N2, 1)) == [1]
+
+
+@pytest.mark.behaviour("TT-10", "TT-37")
+def test_what_is_being_rolled_back_is_not_acknowledged_when_it_is_flushed() -> None:
+    bench = leader()
+    propose(bench, 1, ASYNC)
+    assert appended(bench.command(commands.RollBack(9))) == "1-2R1"
+    assert outcomes(bench.persist()) == [], "it is taken back here already"
+    assert outcomes(flushed(bench, N2, 2)) == [(1, Outcome.ROLLED_BACK), (9, Outcome.SETTLED)]
 
 
 @pytest.mark.behaviour("TT-5")

@@ -51,6 +51,23 @@ def catch_up(bench: Bench, *members: Member) -> list[Effect]:
 
 
 @pytest.mark.behaviour("TT-9", "TT-24")
+def test_orders_to_a_leader_that_leads_on_alone_are_answered() -> None:
+    bench = leader(tuning=MANUAL)
+    propose(bench, 1)
+    bench.command(commands.Demote(2))
+    bench.command(commands.RollBack(3))
+    ordered = let_time_pass(bench, 30.0)
+    why = "incomplete quorum: too few replicas follow"
+    assert [
+        (reply.request, reply.outcome, reply.why) for reply in ordered if isinstance(reply, effects.Reply)
+    ] == [
+        (2, Outcome.TIMED_OUT, why),
+        (3, Outcome.UNKNOWN, why),
+    ]
+    assert bench.leading.rolls_back, "it may be settled yet"
+
+
+@pytest.mark.behaviour("TT-9", "TT-24")
 def test_a_leader_that_leads_on_alone_keeps_no_reader_waiting_for_ever() -> None:
     """Nobody stands unasked, so it leads until it is told otherwise; whether it does, it cannot know."""
     bench = leader(tuning=MANUAL)
@@ -112,6 +129,23 @@ def test_where_nothing_is_automatic_nobody_leads_after_a_demotion() -> None:
     let_time_pass(bench, 50.0)
     assert bench.replica.role.name == "follower"
     assert bench.replica.epoch == 1
+
+
+@pytest.mark.behaviour("TT-12")
+def test_where_nothing_is_automatic_one_that_something_late_has_woken_lets_its_leader_speak() -> None:
+    bench = following("1-0P", tuning=MANUAL)
+    quiet = AppendEntries(1, at("1-0"), 0, quiet=True)
+    bench.receive(N1, quiet)
+    assert bench.replica.deadline() is None
+    bench.receive(N1, AppendEntries(1, at("1-0"), 0))
+    for _ in range(2):  # The first may be lost.
+        [answer] = sent(bench.wake(), N1)
+        assert isinstance(answer, AppendResponse)
+        assert not answer.quiet, "a leader at rest is woken by that"
+        assert bench.replica.leader == 0
+    bench.receive(N1, quiet)
+    assert bench.replica.deadline() is None
+    assert bench.replica.leader == 1
 
 
 @pytest.mark.behaviour("TT-21")

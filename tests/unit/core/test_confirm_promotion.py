@@ -135,7 +135,8 @@ def test_the_automatic_election_uses_the_same_rows() -> None:
 def test_where_nothing_is_automatic_nobody_stands_unasked() -> None:
     bench = following("1-0P", tuning=MANUAL)
     ordered = let_time_pass(bench, 20.0)
-    assert sent(ordered) == []
+    assert {type(message) for message in sent(ordered)} == {AppendResponse}, "it looks for its leader"
+    assert sent(ordered) == sent(ordered, N1)
     assert bench.replica.role.name == "follower"
     assert bench.replica.leader == 0
     bench.promote()

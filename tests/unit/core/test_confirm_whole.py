@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quorate.core import commands, effects, events
-from quorate.core.confirm.messages import AppendEntries, AppendResponse, Says
+from quorate.core.confirm.messages import AppendEntries, AppendResponse, GoneRequest, Says
 from quorate.core.effects import Outcome
 from quorate.core.entry import EntryId, Header, Membership, Quorums
 from tests.unit.core.confirm_kit import (
@@ -72,6 +72,20 @@ def test_an_acknowledgement_that_waits_for_the_disk_is_not_said_by_one_that_was_
     bench.command(commands.CutLoose(5))
     said = [order.message for order in of_kind(bench.persist(), effects.Send)]
     assert [message for message in said if type(message) is AppendResponse and not message.loose] == []
+
+
+@pytest.mark.behaviour("D9")
+def test_who_is_to_join_again_and_hears_nobody_lets_a_leader_at_rest_speak() -> None:
+    bench = following("1-0P", commit=0)
+    bench.command(commands.CutLoose(5))
+    bench.persist()
+    ordered = bench.command(commands.JoinAgain(6))
+    assert outcomes(ordered) == [(6, Outcome.REFUSED)]
+    asked = of_kind(ordered, effects.Send)
+    assert [order.to for order in asked if type(order.message) is GoneRequest] == [1, 3]
+    bench.receive(N1, AppendEntries(1, EntryId(1, 0), 0))
+    bench.command(commands.JoinAgain(7))
+    assert outcomes(bench.persist()) == [(7, Outcome.SETTLED)]
 
 
 # ---- back from where a change of quorums hangs ----

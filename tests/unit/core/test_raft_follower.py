@@ -313,3 +313,13 @@ def test_damage_that_peers_have_removed_is_told_to_the_leader_who_has_a_snapshot
     span = Span(at("1-0"), at("1-2"))
     (answer,) = sent(bench.receive(N3, HaveEntries(1, span, why_not="removed")), N1)
     assert (answer.accepted, answer.faulty) == (True, span)
+
+
+def test_what_was_to_be_acknowledged_is_not_when_it_turns_out_to_be_damaged_meanwhile() -> None:
+    """The answer waits for the epoch to be saved (seed 6026 of `confirm`)."""
+    bench = Bench(N2, "1-0 1-1 1-2")
+    assert sent(bench.receive(N1, AppendEntries(2, at("1-2"), 2))) == []
+    bench.tell(events.Damaged(Span(at("1-0"), at("1-1"))))
+    assert sent(bench.persist()) == []
+    (answer,) = sent(bench.receive(N1, AppendEntries(2, at("1-2"), 2)))
+    assert answer.matched == 0

@@ -112,7 +112,10 @@ def test_a_snapshot_on_its_way_ends_with_its_replica(stage: Stage) -> None:
     machine = stage.machine
     take(stage)
     stage.jobs.pop(0)()
+    piece = stage.jobs.pop(0)  # It is slow, and reaches the disk after everything else.
     stage.host.remove(stage.now, PARTITION)
+    stage.settle()
+    piece()
     stage.settle()
     assert (machine.pieces, machine.closed) == (2, 1)
     assert not [name for name in stage.disk.files() if name.startswith("partitions/")]
@@ -224,6 +227,18 @@ def test_a_stuck_machine_is_replaced_by_any_snapshot(stage: Stage) -> None:
     assert [value for _, _, value in stage.machine.local] == [b"x"]
 
 
+def test_what_was_above_a_log_that_was_replaced_is_taken_back(stage: Stage) -> None:
+    """The snapshot brings no more than what is settled here, so the machine stays as it is: but for that."""
+    stage.take(b"a", b"b", epoch=5)
+    stage.settle()
+    stage.commit(0)
+    stage.install(*peers_snapshot(b"a"))
+    stage.settle()
+    assert [value for _, _, value in stage.machine.local] == [b"a"]
+    stage.take(b"c", epoch=6)
+    assert [value for _, _, value in stage.machine.local] == [b"a", b"c"]
+
+
 def test_the_store_gives_no_piece_of_another_snapshot(stage: Stage) -> None:
     stage.take(b"a", b"b")
     stage.settle()
@@ -258,3 +273,20 @@ def test_small_machines_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     stage.restart()
     assert stage.puppet.snapshot == taken.snapshot
     assert [value for _, _, value in stage.machine.settled] == [b"a"]
+
+
+def test_a_snapshot_that_is_written_late_leaves_nothing_of_a_removed_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file in a directory that nobody knows would keep another replica of that name from being made."""
+    stage = made(monkeypatch, Watchful)
+    stage.take(b"a")
+    stage.settle()
+    stage.commit(0)
+    take(stage)
+    late = stage.jobs.pop(0)
+    stage.host.remove(stage.now, PARTITION)
+    stage.settle()
+    late()
+    stage.settle()
+    assert not [name for name in stage.disk.files() if name.startswith("partitions/")]

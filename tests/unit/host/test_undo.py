@@ -127,6 +127,29 @@ def test_what_was_cut_while_it_was_read_is_not_settled_in_place_of_what_was(cold
     assert cold.machine.settled == [(2, 0, b"x"), (2, 1, b"y")]
 
 
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_what_was_found_before_the_cut_and_told_after_it_is_not_applied(
+    stage: Stage, is_settled: bool
+) -> None:
+    """The entries are held for the journal only: the read knows at once what it says, and says it later."""
+    stage.take(b"a")
+    stage.hosted.halted = "for a while"
+    stage.take(b"b", b"c", b"d")
+    stage.settle()
+    stage.host.store._shared.memory.shrink(0)
+    stage.host._feeder.resume(stage.hosted)
+    assert stage.hosted.feeding
+    told = stage.jobs.pop(0)
+    stage.cut(EntryId(1, 0))
+    stage.take(b"x", epoch=2)
+    stage.settle()
+    if is_settled:
+        stage.commit(1)
+    told()
+    stage.settle()
+    assert stage.machine.local == [(1, 0, b"a"), (2, 1, b"x")]
+
+
 def test_a_machine_on_its_way_to_a_rollback_takes_back_what_is_void_before_it_settles_more(
     cold: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

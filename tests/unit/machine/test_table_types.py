@@ -116,6 +116,7 @@ BAD: list[tuple[Transaction, str]] = [
         "Upsert: 129 changes of one row are too many; 128 are the most",
     ),
     (Transaction(ID, many(1), (At("t", (), 1),)), "At: a row or key has 1 to 64 values, not 0"),
+    (Transaction(ID, many(1), (At("t", (1,), 1 << 70),)), "At: an integer has 64 bits"),
     (Transaction(ID, (table(),)), "CreateTable: a table has 1 to 64 columns, not 0"),
     (Transaction(ID, (table(KEY, name="a b"),)), "CreateTable: 'a b' is no name"),
     (Transaction(ID, (table(Column("", Type.INT)),)), "CreateTable: '' is no name"),

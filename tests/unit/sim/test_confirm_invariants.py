@@ -262,6 +262,15 @@ def test_asynchronous_one_answered_before_it_is_flushed(trio: list[Player]) -> N
         trio[0].answer(Outcome.FLUSHED, later.offset)
 
 
+@pytest.mark.behaviour("TT-10")
+def test_asynchronous_one_answered_while_it_is_being_rolled_back(trio: list[Player]) -> None:
+    void = trio[0].take(synchronous=False)
+    trio[0].control(Rollback(void.offset))
+    trio[0].flush()
+    with expect("async-overtakes"):
+        trio[0].answer(Outcome.FLUSHED, void.offset)
+
+
 @pytest.mark.behaviour("TT-2")
 def test_synchronous_one_answered_when_it_is_flushed(trio: list[Player]) -> None:
     first = trio[0].take()

@@ -14,12 +14,24 @@ if TYPE_CHECKING:
 class Follower(follower.Follower):
     replica: Replica
 
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(replica)
+        self._missed = 0
+        """Who led this epoch when it was last heard."""
+
     def woke(self) -> None:
         if self.replica.config.tuning.automatic:
             super().woke()
-        else:
-            self.replica.leader = 0
-            self.restart_clock()  # Nobody stands unasked (TT-12).
+            return
+        # Nobody stands unasked (TT-12), so nobody would ask the others either: perhaps the leader is at rest, and
+        # something late has woken us alone.
+        replica = self.replica
+        self._missed = replica.leader or self._missed
+        if self._missed:
+            replica.leader = self._missed
+            self._answer(accepted=True, probe=replica.verified.offset)
+        replica.leader = 0
+        self.restart_clock()
 
     @property
     def is_loose(self) -> bool:

@@ -12,7 +12,7 @@ Votes are rows of `_voting` here, and quorums have the sizes that the membership
 | writable-closed | nor while a ROLLBACK is open, when it was set read-only, or is being demoted | TT-10, TT-21 |
 | rollback-settled | a ROLLBACK takes back nothing that is settled | TT-10, D8 |
 | rollback-early | nobody hears of a rollback before its ROLLBACK is settled | D8 |
-| async-overtakes | answered early is what is flushed here, behind no unsettled synchronous one | TT-34, TT-37 |
+| async-overtakes | answered early: flushed, behind no unsettled synchronous one, not being taken back | TT-37 |
 | loose-counts | who was cut loose neither votes nor counts until it is joined again | D9 |
 """
 
@@ -37,13 +37,15 @@ Place = tuple[int, int]
 class Reign:
     """What one leader has done in its epoch."""
 
-    __slots__ = ("closed", "confirmed", "promote", "rollback", "synchronous")
+    __slots__ = ("closed", "confirmed", "promote", "rollback", "rolls_from", "synchronous")
 
     def __init__(self, promote: int) -> None:
         self.promote = promote
         """Where its PROMOTE stands."""
         self.rollback = -1
         """Where its newest ROLLBACK stands."""
+        self.rolls_from = -1
+        """The first offset that it names."""
         self.confirmed = -1
         self.closed: dict[str, bool] = {}
         """Why it takes no records, by the orders that it was given."""
@@ -235,7 +237,7 @@ class ConfirmInvariants(RaftInvariants):
             raise Violated(
                 "rollback-settled", f"{shadow.name} takes back {control.first}, {settled} is settled"
             )
-        reign.rollback = header.offset
+        reign.rollback, reign.rolls_from = header.offset, control.first
 
     def _cut(self, world: Any, shadow: Any, effect: Cut) -> None:
         self.undone += self._records(world, shadow, shadow.head_before, effect.to.offset + 1)
@@ -282,6 +284,8 @@ class ConfirmInvariants(RaftInvariants):
         ahead = [last for last in reign.synchronous if replica.commit < last]
         if ahead and ahead[0] <= offset:
             raise Violated("async-overtakes", f"{said}; the synchronous one at {ahead[0]} is not settled")
+        if reign.rollback > replica.commit and offset >= reign.rolls_from:
+            raise Violated("async-overtakes", f"{said}; the ROLLBACK at {reign.rollback} takes it back")
 
     # --- what is settled, and how ---
 

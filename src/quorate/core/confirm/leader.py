@@ -87,7 +87,11 @@ class Leader(leader.Leader):
         super().persisted()
         replica = self.replica
         if replica.role is self:
-            for waiting in self.limbo.flushed(replica.durable.offset):
+            flushed, rollback = replica.durable.offset, self._open_rollback()
+            if rollback is not None:  # What is being taken back is not acknowledged any more.
+                assert isinstance(rollback.control, Rollback)
+                flushed = min(flushed, rollback.control.first - 1)
+            for waiting in self.limbo.flushed(flushed):
                 self._answer(waiting.request, Outcome.FLUSHED, offset=waiting.first)
 
     def settle(self, reached: int) -> None:
@@ -192,8 +196,20 @@ class Leader(leader.Leader):
             self._alone_since = replica.now
             why = f"incomplete quorum: too few of {replica.membership} follow; writes are refused"
             replica.emit(effects.Report(why, member=replica.me))
-        patience = tuning.alone_timeouts * tuning.election_timeout_s
-        return not tuning.automatic or replica.now < self._alone_since + patience
+        if replica.now < self._alone_since + tuning.alone_timeouts * tuning.election_timeout_s:
+            return True
+        if not tuning.automatic:
+            self._stop_waiting("incomplete quorum: too few replicas follow")
+        return not tuning.automatic
+
+    def _stop_waiting(self, why: str) -> None:
+        """Whoever ordered something hears why it does not come to an end, instead of nothing."""
+        demoting, self._demoting = self._demoting, []
+        for request in demoting:
+            self._answer(request, Outcome.TIMED_OUT, why=why)
+        rolling_back, self._rolling_back = self._rolling_back, []
+        for request in rolling_back:  # Its ROLLBACK is in the log, and may be settled yet.
+            self._answer(request, Outcome.UNKNOWN, why=why)
 
     def woke(self) -> None:
         if self._is_followed():

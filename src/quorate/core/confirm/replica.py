@@ -21,7 +21,7 @@ from quorate.core.effects import Outcome
 from quorate.core.entry import Confirm, EntryId, Header, Kind, Member, Membership, Promote, Rollback
 from quorate.core.keeping import COMMON_HANDLERS
 from quorate.core.raft import replica as raft
-from quorate.core.raft.messages import AppendEntries
+from quorate.core.raft.messages import AppendEntries, GoneRequest
 from quorate.core.raft.prospect import Prospect
 from quorate.core.staging import Staging
 
@@ -77,12 +77,6 @@ class Replica(raft.Replica):
             header.epoch == self.led and header.offset > to.offset and header.kind == Kind.RECORDS
             for header in self.log.window
         )
-
-    def cut(self, to: EntryId) -> None:
-        aside = self.sets_aside(to)
-        super().cut(to)
-        if aside:
-            self.take_snapshot()
 
     def install(self, staging: Staging) -> None:
         """A full rejoin. What this replica had taken as a leader is kept then, too (TT-27, TT-28)."""
@@ -361,10 +355,17 @@ class Replica(raft.Replica):
         if not self.leader:
             why = "no leader is heard: there is nothing to join"
             self.emit(effects.Reply(command.request, Outcome.REFUSED, why=why))
+            self._let_leader_speak()
             return
         self.loose = self.detached = False
         self.save_state()
         self._done_when_saved.append(command.request)
+
+    def _let_leader_speak(self) -> None:
+        """At rest it says nothing, and does not know that we have stopped to listen: so ask for it."""
+        self.times_asked += 1
+        for node in self.peers:
+            self.send_when_saved(node, GoneRequest(self.epoch, self.log.head, self.times_asked))
 
 
 Replica.orders = {

@@ -54,6 +54,8 @@ class HandingOver:
             why_not = f"leadership is being handed over to node {self.heir}"
         elif all(member.node != command.to for member in replica.membership.ensemble):
             why_not = f"node {command.to} is not in the ensemble {replica.membership}"
+        elif command.to in self._leader.cursors and self._leader.cursors[command.to].loose:
+            why_not = f"node {command.to} does not count until it is joined again"
         if why_not:
             replica.emit(effects.Reply(command.request, Outcome.REFUSED, leader=replica.leader, why=why_not))
             return

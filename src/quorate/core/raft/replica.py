@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from quorate.core import appending, events, quorum
+from quorate.core import appending, effects, events, quorum
 from quorate.core.entry import NOWHERE, Ceiling, Member, Membership, Snapshot, Standing
 from quorate.core.keeping import COMMON_HANDLERS, Keeper
 from quorate.core.raft import messages
@@ -121,6 +121,14 @@ class Replica(Keeper):
         voting = {member.node for member in self.voters} - {self.me.node}
         self._voting_peers = tuple(sorted(voting))
         self.role.membership_changed()
+
+    def release(self, effect: effects.Effect) -> None:
+        """What waited for the disk is said if it is still so: something may have turned out to be damaged since."""
+        if self.log.faulty and isinstance(effect, effects.Send):
+            message = effect.message
+            if type(message) is messages.AppendResponse and message.matched > self.log.intact_below():
+                return
+        self.emit(effect)
 
     # --- roles ---
 
