@@ -60,6 +60,7 @@ WARNINGS: dict[str, dict[str, str]] = {
         "a-late-confirm": "state-machine-safety is broken: R1 settled 1-1 where 2-1 was settled"
     },
     "confirm-loose-counts": {"a-replica-cuts-itself-loose": "loose-counts is broken: R3 is loose"},
+    "confirm-loose-said-late": {"a-vote-that-waited": "loose-counts is broken: R3 is loose, and votes"},
     "confirm-not-set-aside": {"the-documents-table": "expected set aside ID1 = 1, found 0"},
     "confirm-quorum-early": {"quorum-sizes": "change-unsafe is broken: R1 put"},
     "confirm-promote-minority": {"quorum-sizes": "could elect two leaders at once"},
