@@ -150,9 +150,14 @@ class Leader(leader.Leader):
             for header in replica.log.window
             if header.offset > above and header.kind == Kind.RECORDS
         ]
-        if waiting:
-            assert waiting[0] > replica.commit
-            self._append(Rollback(waiting[0], forced))
+        first = waiting[0] if waiting else -1
+        window = replica.log.window
+        if window and window[0].offset > above + 1:
+            # Damage that was mended, or a restart, has left the headers below on the disk: they are not spared.
+            first = above + 1
+        if first >= 0:
+            assert first > replica.commit
+            self._append(Rollback(first, forced))
 
     def _rolled_back(self) -> None:
         requests, self._rolling_back = self._rolling_back, []
