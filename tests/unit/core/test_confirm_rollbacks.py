@@ -9,7 +9,7 @@ import pytest
 from quorate.core import commands, confirm, effects, events
 from quorate.core.confirm.messages import AppendEntries, AppendResponse
 from quorate.core.effects import Outcome
-from quorate.core.entry import Header, Kind, Quorums, Rollback
+from quorate.core.entry import Header, Kind, Quorums, Rollback, Span
 from tests.unit.core.confirm_kit import (
     MANUAL,
     SYNC,
@@ -387,6 +387,17 @@ def test_a_forced_rollback_spares_what_a_voter_knows_to_be_settled() -> None:
     flushed(bench, N2, 2)
     assert appended(flushed(bench, N2, 4)) == "2-5C1"
     assert [bench.replica.log.is_void(offset) for offset in (1, 2)] == [False, True]
+
+
+@pytest.mark.behaviour("TT-24")
+def test_a_forced_rollback_reaches_what_was_damaged_and_mended() -> None:
+    """The headers of that are not in memory any more."""
+    bench = Bench(N1, "1-0P2 1-1s 1-2s 1-3s", epoch=1)
+    lost = bench.replica.log.window[1:3]
+    bench.replica.log.mark_faulty(Span(at("1-0"), at("1-2")))
+    bench.replica.log.repaired(tuple(lost))
+    bench.promote(7, roll_back=True)
+    assert appended(bench.elect(N2, commit=0)) == "2-4P 2-5R1"
 
 
 @pytest.mark.behaviour("TT-24")

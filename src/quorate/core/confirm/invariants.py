@@ -12,7 +12,7 @@ Votes are rows of `_voting` here, and quorums have the sizes that the membership
 | writable-closed | nor while a ROLLBACK is open, when it was set read-only, or is being demoted | TT-10, TT-21 |
 | rollback-settled | a ROLLBACK takes back nothing that is settled | TT-10, D8 |
 | rollback-early | nobody hears of a rollback before its ROLLBACK is settled | D8 |
-| async-overtakes | answered early: flushed, behind no unsettled synchronous one, not being taken back | TT-37 |
+| async-overtakes | answered early: what is flushed, not rolled back, behind nothing synchronous | TT-34, TT-37 |
 | loose-counts | who was cut loose neither votes nor counts until it is joined again | D9 |
 """
 

@@ -39,6 +39,10 @@ class Leader(leader.Leader):
         self._rolling_back: list[int] = []
         """Requests that wait for the open rollback."""
         self._demoting: list[int] = []
+        self._to_confirm = -1
+        """The end of what is settled and wants its CONFIRM; -1: nothing does."""
+        self._confirm_at = -1
+        """Where the newest CONFIRM stands. Another waits until it is settled."""
         self._former = 0
         """Who led before, as far as that is known."""
 
@@ -109,7 +113,11 @@ class Leader(leader.Leader):
             self._rolled_back()
         valid = [end for end in synchronous if not replica.log.is_void(end)]
         if valid:  # What is not synchronous needs no CONFIRM (TT-39).
-            self._append(Confirm(replica.log.position(valid[-1])))
+            self._to_confirm = valid[-1]
+        if self._to_confirm >= 0 and self._confirm_at <= replica.commit:
+            # One at a time, for all that was settled since: many small ones would be most of the log.
+            upto, self._to_confirm = self._to_confirm, -1
+            self._confirm_at = self._append(Confirm(replica.log.position(upto)))
         if began:
             replica.took_over(self._former)
         if self._demoting:
@@ -150,9 +158,14 @@ class Leader(leader.Leader):
             for header in replica.log.window
             if header.offset > above and header.kind == Kind.RECORDS
         ]
-        if waiting:
-            assert waiting[0] > replica.commit
-            self._append(Rollback(waiting[0], forced))
+        first = waiting[0] if waiting else -1
+        window = replica.log.window
+        if window and window[0].offset > above + 1:
+            # Damage that was mended, or a restart, has left the headers below on the disk: they are not spared.
+            first = above + 1
+        if first >= 0:
+            assert first > replica.commit
+            self._append(Rollback(first, forced))
 
     def _rolled_back(self) -> None:
         requests, self._rolling_back = self._rolling_back, []
