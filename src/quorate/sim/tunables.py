@@ -253,9 +253,16 @@ def draw_isr(rng: Random, tuning: Tuning) -> isr.Tuning:
 
 
 def draw_confirm(rng: Random, tuning: Tuning) -> confirm.Tuning:
-    """The same bounds; in some worlds nobody stands unasked."""
+    """The same bounds; in some worlds nobody stands unasked.
+
+    Where followers are sent one small message at a time, the limbo is small, too: asynchronous transactions are
+    answered early, and what would have gathered when everything heals would take longer to settle than worlds last.
+    """
+    shared = {name: getattr(tuning, name) for name in Tuning.__struct_fields__}
+    if tuning.inflight_messages_max < 8 and min(tuning.message_bytes_max, tuning.inflight_bytes_max) <= 300:
+        shared["uncommitted_entries_max"] = min(64, tuning.uncommitted_entries_max)
     return confirm.Tuning(
-        **{name: getattr(tuning, name) for name in Tuning.__struct_fields__},
+        **shared,
         automatic=rng.random() < 0.75,
         alone_timeouts=rng.choice((0.0, 1.0, 5.0, 20.0)),
     )

@@ -39,10 +39,6 @@ class Leader(leader.Leader):
         self._rolling_back: list[int] = []
         """Requests that wait for the open rollback."""
         self._demoting: list[int] = []
-        self._to_confirm = -1
-        """The end of what is settled and wants its CONFIRM; -1: nothing does."""
-        self._confirm_at = -1
-        """Where the newest CONFIRM stands. Another waits until it is settled."""
         self._former = 0
         """Who led before, as far as that is known."""
 
@@ -113,11 +109,7 @@ class Leader(leader.Leader):
             self._rolled_back()
         valid = [end for end in synchronous if not replica.log.is_void(end)]
         if valid:  # What is not synchronous needs no CONFIRM (TT-39).
-            self._to_confirm = valid[-1]
-        if self._to_confirm >= 0 and self._confirm_at <= replica.commit:
-            # One at a time, for all that was settled since: many small ones would be most of the log.
-            upto, self._to_confirm = self._to_confirm, -1
-            self._confirm_at = self._append(Confirm(replica.log.position(upto)))
+            self._append(Confirm(replica.log.position(valid[-1])))
         if began:
             replica.took_over(self._former)
         if self._demoting:
