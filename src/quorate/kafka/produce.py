@@ -49,6 +49,8 @@ _ERRORS: dict[Outcome, int] = {
     Outcome.BUSY: ErrorCode.not_enough_replicas,
     # Retriable: the disk gets room again, or another node leads.
     Outcome.FULL: ErrorCode.kafka_storage_error,
+    # `confirm`: it was there, and was taken back with all that came behind it. A retry is a new attempt.
+    Outcome.ROLLED_BACK: ErrorCode.not_enough_replicas_after_append,
     Outcome.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
     Outcome.FENCED: ErrorCode.invalid_producer_epoch,
     Outcome.DUPLICATE: ErrorCode.duplicate_sequence_number,

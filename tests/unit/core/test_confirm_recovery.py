@@ -6,14 +6,19 @@ import pytest
 
 from quorate.core import confirm, effects, events
 from quorate.core.confirm.messages import AppendEntries, AppendResponse, SnapshotChunk
-from quorate.core.effects import Outcome
+from quorate.core.effects import Effect, Outcome
 from quorate.core.entry import Snapshot, Span
+from quorate.core.events import ReadLevel
+from quorate.core.reading import StillRequest, StillResponse
 from tests.unit.core.confirm_kit import (
     Bench,
     committed,
     flushed,
     following,
+    leader,
     new_leader,
+    nominate,
+    outcomes,
     propose,
     send,
 )
@@ -149,11 +154,37 @@ def test_where_the_new_leader_no_longer_has_what_is_needed_it_sends_all() -> Non
     ordered = bench.receive(N2, SnapshotChunk(2, snapshot, 0, 10))
     kept = [(cut.to, cut.aside) for cut in of_kind(ordered, effects.Cut)]
     assert kept == [(at("1-1"), True)], "what it took as a leader is kept all the same (TT-27)"
+    assert bench.replica.owed == at("1-4"), "and is answered for, since it may have been promised"
     ordered = bench.persist()
     assert bench.replica.log.head == at("2-9")
     assert bench.replica.commit == 9
     assert committed(ordered) == [9]
     assert sent(ordered, N2)[-1] == AppendResponse(2, True, 9, 9, 9)
+
+
+@pytest.mark.behaviour("TT-28", "TT-16")
+def test_who_is_being_rejoined_says_aye_to_nobody() -> None:
+    """Its head says nothing then: neither the log's nor the snapshot's counts."""
+    bench = former_leader()
+    bench.receive(N2, SnapshotChunk(2, Snapshot(at("2-9"), 7, 10), 0, 10))
+    assert bench.replica.installing
+    nominate(bench, N3, 3, at("2-9"))
+    assert bench.replica.epoch == 3
+    assert bench.replica.vote is None
+
+
+@pytest.mark.behaviour("D6")
+def test_a_leader_has_no_lease_since_somebody_may_be_promoted_while_it_lasts() -> None:
+    bench = leader()
+
+    def lease(request: int) -> list[Effect]:
+        return bench.tell(events.ReadAsked(request, ReadLevel.LEASE))
+
+    lease(1)
+    assert outcomes(bench.receive(N2, StillResponse(1, 1, 1.0))) == [(1, Outcome.SETTLED)]
+    ordered = lease(2)
+    assert outcomes(ordered) == []
+    assert StillRequest(1, 2) in sent(ordered, N2), "it asks again"
 
 
 @pytest.mark.behaviour("TT-28")

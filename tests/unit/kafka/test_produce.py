@@ -167,6 +167,7 @@ def test_requests_of_one_chunk_are_all_written(tmp_path: Path) -> None:
         (Outcome.UNKNOWN, ErrorCode.request_timed_out),
         (Outcome.BUSY, ErrorCode.not_enough_replicas),
         (Outcome.FULL, ErrorCode.kafka_storage_error),
+        (Outcome.ROLLED_BACK, ErrorCode.not_enough_replicas_after_append),
         (Outcome.OUT_OF_ORDER, ErrorCode.out_of_order_sequence_number),
         (Outcome.FENCED, ErrorCode.invalid_producer_epoch),
         (Outcome.DUPLICATE, ErrorCode.duplicate_sequence_number),
@@ -200,6 +201,7 @@ def numbered_batch(sequence: int, epoch: int = 0) -> bytes:
         (Outcome.UNKNOWN, ErrorCode.request_timed_out),
         (Outcome.BUSY, ErrorCode.not_enough_replicas_after_append),
         (Outcome.FULL, ErrorCode.kafka_storage_error),
+        (Outcome.ROLLED_BACK, ErrorCode.not_enough_replicas_after_append),
     ],
 )
 def test_what_follows_a_batch_that_must_come_again_is_not_out_of_order(

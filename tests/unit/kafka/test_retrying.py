@@ -17,7 +17,7 @@ from quorate.machine.producers import SEQUENCES_COUNT, Numbered, Producers
 
 PARTITION, OTHER = partition_of(bytes(16), 0), partition_of(bytes(16), 1)
 PRODUCER = 9
-AGAIN = (Outcome.NOT_LEADER, Outcome.UNKNOWN, Outcome.BUSY, Outcome.FULL)
+AGAIN = (Outcome.NOT_LEADER, Outcome.UNKNOWN, Outcome.BUSY, Outcome.FULL, Outcome.ROLLED_BACK)
 
 
 def numbers(first: int, last: int | None = None, *, epoch: int = 0) -> Numbered:
