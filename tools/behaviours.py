@@ -26,7 +26,7 @@ HEAD = """\
 # Behaviours
 
 Every line is a promise of Quorate, taken from the designs that it follows and in their words. A promise is
-kept when a test that names its id fails without it. {named} of {total} have such a test so far; the others
+kept when a test that names its id fails without it. {named} of {total} have such a test so far; any others
 belong to parts that are still to be built.
 """
 

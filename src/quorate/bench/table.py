@@ -163,6 +163,7 @@ def run(say: Say = lambda _: None, *, quick: bool = False) -> Report:
             f"transactions are entries as they lie in the log, {UNSETTLED} of them unsettled, over {ROWS:,} rows",
             f"{WRITES_PER_PIECE} transactions are appended and settled between two pieces of a snapshot",
             "seconds of the processor, on a machine that others may use; that slows it, too, by its caches",
+            "by the clock on the wall the others' turns count, too: nothing is promised of that",
             "the collector of garbage is on, as in a node: its stops count",
         ),
     )
@@ -173,7 +174,7 @@ def _rates(say: Say, rows: int, transactions: int, repetitions: int) -> list[flo
     tables = filled(log, rows)
 
     def rate(number: int) -> float:
-        say(f"single-row replaces, {number + 1} of {repetitions}")
+        say(f"single-row replaces over {rows:,} rows, {number + 1} of {repetitions}")
         return transactions / sum(
             replaces(tables, log.replaces(UNSETTLED, rows)) for _ in range(transactions // UNSETTLED)
         )

@@ -19,6 +19,7 @@ EPILOG = """\b
 quorate bench wal                    the log on this machine's disk
 quorate bench wal --directory DIR    on another disk
 quorate bench core --json            one JSON object, for programs
+quorate bench table --quick          what tables cost, a look
 quorate bench sim --check            exit code 1 if a bound is missed
 """
 

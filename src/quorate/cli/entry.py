@@ -65,7 +65,7 @@ def quorate(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is."),
     ] = False,
 ) -> None:
-    """A replicated log store in which each topic chooses how its copies agree."""
+    """A replicated log and table store in which each topic chooses how its copies agree."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 

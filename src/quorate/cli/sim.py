@@ -39,7 +39,8 @@ quorate sim raft --seed 7 --trace            one world, line by line
 quorate sim raft --seed 7 --story story.svg  one world as a picture
 quorate sim raft --seed 7 --shrink           a failing world, made shorter
 quorate sim coordinated --faults operator    operators compete and die
-quorate sim confirm --seed 7 --trace         CONFIRM and ROLLBACK, line by line
+quorate sim confirm --seed 7 --trace         CONFIRM, ROLLBACK, told by lines
+quorate sim raft --set tables_share=1        clients use tables, not topics
 
 [bold]Faults[/bold]
 all, none, or names with commas between:
@@ -93,7 +94,11 @@ def sim(
     learners: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, max=3, help="Of raft: nodes that do not vote.", show_default="drawn"
+            metavar="N",
+            min=0,
+            max=3,
+            help="Of raft and confirm: nodes that do not vote.",
+            show_default="drawn",
         ),
     ] = None,
     only: Annotated[

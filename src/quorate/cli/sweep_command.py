@@ -36,7 +36,8 @@ EPILOG = """\b
 quorate sweep raft --seeds 0:300                          on all cores of this machine
 quorate sweep raft --seeds 0:100000 --master spark://…    on a Spark cluster
 quorate sweep raft --seeds 0:300 --faults network,crash   only these faults
-quorate sweep coordinated --seeds 0:300                   the other protocol
+quorate sweep coordinated --seeds 0:300                   another protocol
+quorate sweep confirm --seeds 0:300                       and one more
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.

@@ -224,7 +224,7 @@ def _decided(found: Sum) -> list[tuple[str, str]]:
             "ROLLBACKs",
             ": what is void is void on every copy, and read by nobody",
         ),
-        (found.undone, "transaction", "transactions", " taken back, on whatever copy had it"),
+        (found.undone, "time", "times", " that some copy took a transaction back"),
     )
     return [row(count, one, many, more) for count, one, many, more in said if count]
 

@@ -23,7 +23,7 @@ def _order(play: Play, said: Said, make: Callable[[int], commands.Command]) -> N
     stage = play.stage
     if stage.cast.room.name != "confirm":
         raise Refused(
-            f"in {stage.cast.room.name} nobody can order that of a replica; above: protocol confirm"
+            f"in {stage.cast.room.name} nobody can order that of a replica; write `protocol confirm` above"
         )
     answer = ask(play, said.node(), said.word("NAME"))
     stage.command(said.node(), 0, make, answer)

@@ -158,7 +158,7 @@ def _cannot_begin(cast: Cast) -> str:
     if not 1 <= cast.settings.get("min_isr", 1) <= len(cast.voters):
         return f"min-isr is at least 1, and at most as many as there are nodes: {len(cast.voters)}"
     if cast.quorums is not None and cast.room.name != "confirm":
-        return "only in confirm quorums have sizes; above: protocol confirm"
+        return "only in confirm quorums have sizes; write `protocol confirm` above"
     if cast.quorums is not None:
         return why_unsafe(cast.quorums, len(cast.voters))
     if cast.in_sync and not cast.logs and not cast.epochs:
@@ -253,7 +253,7 @@ def _priority(cast: Cast, places: dict[str, list[Word]]) -> None:
 
 def _isr(cast: Cast, places: dict[str, list[Word]]) -> None:
     if cast.room.name != "isr":
-        raise Mistake(f"in {cast.room.name} nobody has to be in sync; above: protocol isr")
+        raise Mistake(f"in {cast.room.name} nobody has to be in sync; write `protocol isr` above")
     nodes = [_node(cast, word) for word in places["NODE"]]
     if not set(nodes) <= set(cast.voters) or len(set(nodes)) < len(nodes):
         raise Mistake("`isr` names nodes that copy the partition from the beginning, each once")

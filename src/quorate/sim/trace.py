@@ -253,10 +253,10 @@ def tell_row(row: Row) -> str:
 
 
 def tell_says(says: Says) -> str:
-    """`vote-row epoch 4 (aye to n2)`."""
+    """`says epoch 4 (aye to n2)`."""
     stands = f" stands with {tell(says.last)}" if says.stands else ""
     notes = [name for name in ("ordered", "faulty") if getattr(says, name)]
-    return " ".join([f"vote-row epoch {says.epoch} {tell_row(says.row)}{stands}", *notes])
+    return " ".join([f"says epoch {says.epoch} {tell_row(says.row)}{stands}", *notes])
 
 
 def tell_span(span: Span) -> str:

@@ -76,7 +76,7 @@ def test_controls_write_nothing() -> None:
 def test_orders_of_confirm_are_refused_elsewhere() -> None:
     result = run_text("nodes R1 R2 R3\npromote R1 as p1\n")
     assert [problem.what for problem in result.problems] == [
-        "`promote R1 as p1` failed: in raft nobody can order that of a replica; above: protocol confirm"
+        "`promote R1 as p1` failed: in raft nobody can order that of a replica; write `protocol confirm` above"
     ]
 
 
@@ -90,7 +90,7 @@ def test_unsafe_quorums_are_found_before_anything_runs(line: str, why: str) -> N
 
 def test_only_confirm_has_quorums_of_a_size() -> None:
     problems = run_text("nodes R1 R2 R3\nquorums 2 2\nexpect no leader\n").problems
-    assert problems[0].what == "only in confirm quorums have sizes; above: protocol confirm"
+    assert problems[0].what == "only in confirm quorums have sizes; write `protocol confirm` above"
 
 
 def test_what_was_found_instead_is_said() -> None:

@@ -92,7 +92,7 @@ def test_what_isr_does_not_begin_with_is_said(lines: str, said: str) -> None:
             "protocol coordinated\nnodes R1\ncontrollers C1",
             "in coordinated there are no controllers: write: op",
         ),
-        ("nodes R1\nisr R1", "in raft nobody has to be in sync; above: protocol isr"),
+        ("nodes R1\nisr R1", "in raft nobody has to be in sync; write `protocol isr` above"),
     ],
 )
 def test_controllers_and_their_isr_are_of_one_protocol(line: str, said: str) -> None:

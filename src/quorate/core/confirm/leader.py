@@ -11,6 +11,7 @@ A leader takes writes when its PROMOTE is settled, and with it all that former l
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from quorate.core import commands, effects, events
@@ -22,6 +23,8 @@ from quorate.core.raft import follower, leader
 if TYPE_CHECKING:
     from quorate.core.confirm.replica import Replica
 
+CONFIRMS_OPEN_MAX = 8
+"""Unsettled CONFIRMs: one for each of many transactions would be as much to replicate as they are."""
 DEMOTED_PATIENCE = 3.0
 """Election time-outs that a demoted leader leaves to others."""
 
@@ -39,6 +42,10 @@ class Leader(leader.Leader):
         self._rolling_back: list[int] = []
         """Requests that wait for the open rollback."""
         self._demoting: list[int] = []
+        self._to_confirm = -1
+        """The end of what is settled and wants its CONFIRM; -1: nothing does."""
+        self._confirms: deque[int] = deque()
+        """Where CONFIRMs stand that are not settled."""
         self._former = 0
         """Who led before, as far as that is known."""
 
@@ -109,11 +116,20 @@ class Leader(leader.Leader):
             self._rolled_back()
         valid = [end for end in synchronous if not replica.log.is_void(end)]
         if valid:  # What is not synchronous needs no CONFIRM (TT-39).
-            self._append(Confirm(replica.log.position(valid[-1])))
+            self._to_confirm = valid[-1]
+        self._confirm()
         if began:
             replica.took_over(self._former)
         if self._demoting:
             self._go_on_demoting()
+
+    def _confirm(self) -> None:
+        """The next CONFIRM waits while many are on their way, and says all that was settled meanwhile."""
+        while self._confirms and self._confirms[0] <= self.replica.commit:
+            self._confirms.popleft()
+        if self._to_confirm >= 0 and len(self._confirms) < CONFIRMS_OPEN_MAX:
+            upto, self._to_confirm = self._to_confirm, -1
+            self._confirms.append(self._append(Confirm(self.replica.log.position(upto))))
 
     def _append(self, control: Control) -> int:
         replica = self.replica
