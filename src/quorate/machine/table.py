@@ -279,6 +279,8 @@ def _with(first: bytes, rest: Generator[bytes, None, None]) -> Generator[bytes, 
 
 def _key(rows: Rows, key: Values) -> Key:
     """A whole key, checked."""
+    if not isinstance(key, tuple):
+        raise BadRead(f"a key is a tuple of values, as in (1,), not {key!r:.40}")
     try:
         return rows.key(rows.decode_key(_encode(key)))
     except UNFIT:

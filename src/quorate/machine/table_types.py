@@ -214,6 +214,16 @@ class BadRead(Exception):
 
 def why_not(transaction: Transaction) -> str | None:
     """What is wrong with it, in one line, or None."""
+    try:  # Structs take what they are given: only whoever decodes them looks at types.
+        wrong = _why_not(transaction)
+        if wrong is None:
+            msgspec.msgpack.decode(msgspec.msgpack.encode(transaction), type=Transaction)
+    except (msgspec.MsgspecError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        return f"a transaction of the wrong types: {error}"
+    return wrong
+
+
+def _why_not(transaction: Transaction) -> str | None:
     if len(transaction.id) != ID_BYTES:
         return f"a transaction's id has {ID_BYTES} bytes, not {len(transaction.id)}"
     wrong = why_not_counts(len(transaction.operations), len(transaction.conditions))

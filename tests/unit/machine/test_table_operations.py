@@ -13,6 +13,7 @@ from quorate.machine.table_types import (
     Absent,
     Add,
     At,
+    BadRead,
     Column,
     Condition,
     CreateTable,
@@ -24,9 +25,11 @@ from quorate.machine.table_types import (
     Replace,
     Set,
     Table,
+    Transaction,
     Type,
     Update,
     Upsert,
+    why_not,
 )
 from tests.unit.machine.table_support import ACCOUNTS, EVENTS, Group
 
@@ -234,3 +237,26 @@ def test_compare_and_set_has_one_winner(group: Group) -> None:
         group.append(Update("accounts", (1,), (Add("balance", 1),)), when=seen).outcome for _ in range(3)
     ]
     assert outcomes == [Outcome.DONE, Outcome.REFUSED, Outcome.REFUSED]
+
+
+@pytest.mark.parametrize(
+    "transaction",
+    [
+        Transaction(b"i" * 16, (Delete("accounts", 1),)),  # type: ignore[arg-type]
+        Transaction(b"i" * 16, (Update("accounts", (1,), Add("balance", 1)),)),  # type: ignore[arg-type]
+        Transaction(b"i" * 16, Delete("accounts", (1,))),  # type: ignore[arg-type]
+        Transaction(b"i" * 16, (CreateTable(Table("t", (Column("id", int),), ("id",))),)),  # type: ignore[arg-type]
+        Transaction(b"i" * 16, (CreateTable(Table("t", (Column("i", Type.INT),), "i")),)),  # type: ignore[arg-type]
+        Transaction("i" * 16, (Delete("accounts", (1,)),)),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_of_the_wrong_type_is_refused_in_one_line(transaction: Transaction) -> None:
+    wrong = why_not(transaction)
+    assert wrong is not None
+    assert "wrong types" in wrong
+    assert "\n" not in wrong
+
+
+def test_a_key_that_is_no_tuple_is_a_bad_read(group: Group) -> None:
+    with pytest.raises(BadRead, match=r"a key is a tuple of values, as in \(1,\), not 77"):
+        group.tables.get("accounts", 77)  # type: ignore[arg-type]
