@@ -274,6 +274,8 @@ class ConfirmInvariants(RaftInvariants):
             at = reign.rollback if reign is not None else 1 << 62
             if at > world.settled[shadow.partition].commit:
                 raise Violated("rollback-early", f"{shadow.name} says that its ROLLBACK at {at} is done")
+        elif type(order) is commands.Demote and reply.outcome is Outcome.TIMED_OUT and reign is not None:
+            reign.closed["is being demoted"] = False  # Given up, and whoever ordered it knows.
 
     def _flushed(self, shadow: Any, replica: Any, reign: Reign | None, offset: int) -> None:
         said = f"{shadow.name} answered {offset} early"
