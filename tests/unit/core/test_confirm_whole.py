@@ -21,7 +21,7 @@ from tests.unit.core.confirm_kit import (
     propose,
     send,
 )
-from tests.unit.core.kit import N1, N2, N3, THREE, of_kind
+from tests.unit.core.kit import N1, N2, N3, N4, THREE, of_kind
 
 
 @pytest.mark.behaviour("TT-10", "TT-38")
@@ -127,3 +127,15 @@ def test_the_former_ensemble_is_ordered_again_with_the_quorums_that_it_had() -> 
     assert bench.replica.membership.outgoing == THREE
     bench.command(commands.ChangeMembership(9, THREE))
     assert bench.replica.membership == Membership(THREE)
+
+
+@pytest.mark.behaviour("TT-16")
+def test_an_aye_reaches_a_nominee_that_this_log_does_not_know_yet() -> None:
+    """It came in by a change that this voter has not heard of, and cannot without a leader (seed 238)."""
+    bench = following("1-0P")
+    bench.miss_leader()
+    assert N4.node not in bench.replica.peers
+    nominate(bench, N4, 2, EntryId(1, 7))
+    ordered = bench.persist()
+    said = [effect for effect in of_kind(ordered, effects.Send) if effect.to == N4.node]
+    assert [effect.message.row.aye for effect in said] == [True]

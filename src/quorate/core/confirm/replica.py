@@ -136,11 +136,11 @@ class Replica(raft.Replica):
             self.voting.take(self.me.node, self.row)
             self.save_state()
 
-    def _say(self, *, stands: bool = False, ordered: bool = False) -> None:
-        """Let everybody have this node's row, once it is saved."""
+    def _say(self, *, stands: bool = False, ordered: bool = False, nominee: int = 0) -> None:
+        """Let everybody have this node's row, once it is saved; a nominee, too, that this log does not know yet."""
         settled = self.commit if self.knows_loose else None
         says = Says(self.epoch, self.row, self.log.head, stands, ordered, self.faulty, settled)
-        for node in self.peers:
+        for node in self.peers if not nominee or nominee in self.peers else (*self.peers, nominee):
             self.send_when_saved(node, says)
 
     def stand(self, *, ordered: bool) -> None:
@@ -275,7 +275,7 @@ class Replica(raft.Replica):
     def _answer_nominee(self, sender: Member, *, aye: bool) -> None:
         """A NAY is said to the nominee alone; an AYE is a row, and everybody's business."""
         if aye:
-            self._say()
+            self._say(nominee=sender.node)
             return
         cannot = self.faulty or not self.counts  # It is no better leader: its NAY ends nothing.
         row = Row(self.epoch, sender.node)
