@@ -198,7 +198,7 @@ def another_directory(of: NodeProcess, parent: Path, port: int) -> NodeProcess:
 
 def expect_replaced(process: NodeProcess) -> None:
     assert process.wait(START_TIMEOUT_S) == 1
-    assert "node 4 was replaced by a directory made later with --replaces" in process.last_words()
+    assert "node 4 was replaced by a directory made later with --replaces" in process.said()
 
 
 async def nodes_known(cluster: Cluster, client: Client) -> set[tuple[NodeInfo, ...]]:
@@ -311,7 +311,7 @@ def test_a_node_that_is_forgotten_while_it_runs_ends(tmp_path: Path) -> None:
 
 def expect_forgotten(process: NodeProcess) -> None:
     assert process.wait(START_TIMEOUT_S) == 1
-    assert "node 4 was forgotten with `quorate cluster forget`" in process.last_words()
+    assert "node 4 was forgotten with `quorate cluster forget`" in process.said()
 
 
 def test_a_node_that_is_replaced_while_it_runs_ends(tmp_path: Path) -> None:
