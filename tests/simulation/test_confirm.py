@@ -95,6 +95,12 @@ def test_same_seed_gives_the_same_story() -> None:
         ),  # An acknowledgement that waited for the disk was sent by one that had been cut loose since.
         Case(505),  # A second snapshot of one state took the place of the first, and nobody was sent either.
         Case(509),  # A leader let one take over that had been cut loose.
+        Case(
+            964
+        ),  # Clients that insisted sent transactions faster than followers of one message at a time settle them.
+        Case(
+            1776
+        ),  # An heir was given up by time, unsaid, since nobody was there to hear it: no bug, a false alarm.
         Case(153),  # A reader asked for what a snapshot took the place of meanwhile.
     ],
     ids=str,

@@ -74,12 +74,17 @@ class Teller:
         return act
 
     def insist(self, pause_s: float) -> None:
-        """Whatever it is in doubt about, the oldest first, until somebody says what became of it."""
+        """Whatever it is in doubt about, the oldest first, until somebody says what became of it.
+
+        The more often it was tried, the longer the pause: each try is an entry of its own, and where settling takes
+        longer than the pause, tries would come faster than the group can settle them, for ever (seed 964).
+        """
         self._insisting = True
         if self.doubtful:
+            act = self.doubtful[0]
             self.under_way += 1
-            self._send(self.doubtful[0])
-            self.client.world.after(pause_s, self.insist, pause_s)
+            self._send(act)
+            self.client.world.after(pause_s * act.tries, self.insist, pause_s)
 
     # --- one attempt ---
 

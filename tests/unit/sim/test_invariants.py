@@ -27,11 +27,16 @@ class Reading:
     may_lease = True
 
 
+class HandingOver:
+    heir = 0
+
+
 class Role:
     name = "follower"
 
     def __init__(self) -> None:
         self.reading = Reading()
+        self.handing_over = HandingOver()
 
 
 class Puppet:

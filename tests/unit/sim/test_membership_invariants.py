@@ -9,7 +9,7 @@ from quorate.core.entry import EntryId, Header, Kind, Member, Membership, Snapsh
 from quorate.core.events import Event, Received, TimePassed
 from quorate.core.raft import SavedState
 from quorate.core.raft.invariants import RaftInvariants
-from quorate.core.raft.messages import AppendEntries, GoneRequest, GoneResponse, TakeOver, VoteResponse
+from quorate.core.raft.messages import GoneRequest, GoneResponse, TakeOver, VoteResponse
 from quorate.sim.invariants import Invariants
 from tests.unit.sim.test_invariants import VOTERS, Puppet, elect, entry, expect, noop, saved, stand
 
@@ -268,8 +268,9 @@ def test_heir_that_does_not_count(five: list[Puppet]) -> None:
 @pytest.mark.behaviour("YB-15")
 def test_second_heir_before_the_first_is_given_up(five: list[Puppet]) -> None:
     leader = five[0]
+    leader.role.handing_over.heir = 2
     leader.say(2, TakeOver(1))
-    leader.say(3, AppendEntries(1, EntryId(1, 0), 0, heir=2))
+    leader.role.handing_over.heir = 3
     with expect("two-heirs"):
         leader.say(3, TakeOver(1))
 
@@ -277,8 +278,11 @@ def test_second_heir_before_the_first_is_given_up(five: list[Puppet]) -> None:
 @pytest.mark.behaviour("YB-15")
 def test_second_heir_after_the_first_was_given_up(five: list[Puppet]) -> None:
     leader = five[0]
+    leader.role.handing_over.heir = 2
     leader.say(2, TakeOver(1))
-    leader.say(3, AppendEntries(1, EntryId(1, 0), 0))
+    leader.role.handing_over.heir = 0
+    leader.step(TimePassed())
+    leader.role.handing_over.heir = 3
     leader.say(3, TakeOver(1))
 
 

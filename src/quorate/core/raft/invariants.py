@@ -37,7 +37,6 @@ from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Quo
 from quorate.core.events import Persisted, Received, Started
 from quorate.core.invariant import Violated
 from quorate.core.raft.messages import (
-    AppendEntries,
     AppendResponse,
     GoneRequest,
     GoneResponse,
@@ -60,13 +59,12 @@ class RaftInvariants:
         self._gone: dict[tuple[int, int], set[Member]] = {}
         """Who has said so since it asked."""
         self._heirs: dict[tuple[int, int], int] = {}
-        """By partition and epoch: whom the leader has named last."""
+        """By partition and epoch: whom the leader lets take over, until it gives that up."""
         self._leased: dict[tuple[int, int], float] = {}
         """By partition and node: until when its lease lasted when it was looked at."""
         self._sent: dict[type, Callable[[Any, Any, Any, Send], None]] = {
             VoteRequest: self._vote_request,
             VoteResponse: self._vote_response,
-            AppendEntries: self._append_entries,
             AppendResponse: self._append_response,
             SnapshotResponse: self._snapshot_response,
             GoneRequest: self._gone_request,
@@ -113,6 +111,10 @@ class RaftInvariants:
             if shadow.role != "leader" or replica.epoch != shadow.epoch:
                 self._elected(shadow, replica, membership)
             self._leases(world, shadow, replica)
+            if (
+                not replica.role.handing_over.heir
+            ):  # Given up: whoever it was may still stand, and has no more right to.
+                self._heirs.pop((shadow.partition, replica.epoch), None)
 
     def _is_leaving(self, world: Any, partition: int, replica: Any, at: EntryId) -> bool:
         """Whether it counts by the last membership that it knows to be settled, or by any since."""
@@ -229,13 +231,6 @@ class RaftInvariants:
                 "epoch-inflated",
                 f"{shadow.name} took e{replica.epoch}; who misses the leader: {names} of {membership}",
             )
-
-    def _append_entries(self, world: Any, shadow: Any, replica: Any, effect: Send) -> None:
-        """Whom it names is no longer to take over once it names another, or nobody."""
-        group = (shadow.partition, effect.message.epoch)
-        heir = self._heirs.get(group)
-        if heir is not None and effect.message.heir != heir:
-            del self._heirs[group]
 
     def _take_over(self, world: Any, shadow: Any, replica: Any, effect: Send) -> None:
         membership, _ = world.membership_at(shadow.partition, shadow.head)
