@@ -76,15 +76,15 @@ class Teller:
     def insist(self, pause_s: float) -> None:
         """Whatever it is in doubt about, the oldest first, until somebody says what became of it.
 
-        The more often it was tried, the longer the pause: each try is an entry of its own, and where settling takes
-        longer than the pause, tries would come faster than the group can settle them, for ever (seed 964).
+        The more often it waited in vain, the longer the pause: each try is an entry of its own, and where settling
+        takes longer than the pause, tries would come faster than the group can settle them, for ever (seed 964).
         """
         self._insisting = True
         if self.doubtful:
             act = self.doubtful[0]
             self.under_way += 1
             self._send(act)
-            self.client.world.after(pause_s * act.tries, self.insist, pause_s)
+            self.client.world.after(pause_s * (1 + act.in_vain), self.insist, pause_s)
 
     # --- one attempt ---
 
@@ -133,6 +133,7 @@ class Teller:
     def _give_up(self, sending: tuple[Act, Attempt]) -> None:
         act, attempt = sending
         if not attempt.given_up:
+            act.in_vain += self._insisting
             if attempt.proposal.fate is Fate.OPEN:
                 attempt.proposal.fate = Fate.UNKNOWN
             self.client.doubt(self.partition)

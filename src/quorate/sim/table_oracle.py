@@ -49,6 +49,8 @@ class Act(msgspec.Struct, eq=False):
     flushed: bool = False
     """A client was told that it is flushed, which may be all that it ever hears."""
     tries: int = 0
+    in_vain: int = 0
+    """So often a client that insists has waited for an answer that did not come in time."""
 
     def __str__(self) -> str:
         return f"p{self.partition}: transaction {self.number}"

@@ -23,7 +23,7 @@ from orders and completions alone and never from what the replica says about its
 | joiner-counts-early | who begins to count had caught up | YB-13, Raft thesis §4.2.1 |
 | epoch-inflated | a new epoch is taken when a majority misses the leader, or when the leader wishes it | YB-16 |
 | heir-behind | who is told to take over is a voter and has the leader's whole log | YB-15 |
-| two-heirs | a leader lets one node at a time take over | YB-15 |
+| two-heirs | a leader lets nobody take over but the heir that it names | YB-15 |
 | lease-overlap | nobody leads a later epoch while a lease lasts, within the clocks' bounds | Raft thesis §6.4.1 |
 """
 
@@ -58,8 +58,6 @@ class RaftInvariants:
         """By partition and node: which time of asking whether the leader is gone is its newest."""
         self._gone: dict[tuple[int, int], set[Member]] = {}
         """Who has said so since it asked."""
-        self._heirs: dict[tuple[int, int], int] = {}
-        """By partition and epoch: whom the leader lets take over, until it gives that up."""
         self._leased: dict[tuple[int, int], float] = {}
         """By partition and node: until when its lease lasted when it was looked at."""
         self._sent: dict[type, Callable[[Any, Any, Any, Send], None]] = {
@@ -111,10 +109,6 @@ class RaftInvariants:
             if shadow.role != "leader" or replica.epoch != shadow.epoch:
                 self._elected(shadow, replica, membership)
             self._leases(world, shadow, replica)
-            if (
-                not replica.role.handing_over.heir
-            ):  # Given up: whoever it was may still stand, and has no more right to.
-                self._heirs.pop((shadow.partition, replica.epoch), None)
 
     def _is_leaving(self, world: Any, partition: int, replica: Any, at: EntryId) -> bool:
         """Whether it counts by the last membership that it knows to be settled, or by any since."""
@@ -246,14 +240,16 @@ class RaftInvariants:
             and (heir.damaged or heir.epoch > replica.epoch or heir.durable.offset >= shadow.head.offset)
             for heir in heirs
         )
-        if replica.role.name == "leader" and not current:
+        if replica.role.name != "leader":
+            return
+        if not current:
             raise Violated(
                 "heir-behind",
                 f"{shadow.name} lets n{effect.to} take over, which has not all up to {shadow.head}",
             )
-        other = self._heirs.setdefault((shadow.partition, replica.epoch), effect.to)
-        if other != effect.to:
-            raise Violated("two-heirs", f"{shadow.name} lets n{effect.to} take over beside n{other}")
+        heir = replica.role.handing_over.heir
+        if effect.to != heir:
+            raise Violated("two-heirs", f"{shadow.name} lets n{effect.to} take over beside n{heir}")
 
     def _snapshot_response(self, world: Any, shadow: Any, replica: Any, effect: Send) -> None:
         self._epoch_saved(shadow, effect)
