@@ -245,6 +245,7 @@ def test_answer_to_an_earlier_question_says_nothing_about_now(five: list[Puppet]
 
 @pytest.mark.behaviour("YB-15")
 def test_new_epoch_is_taken_when_the_leader_wishes_it(five: list[Puppet]) -> None:
+    five[0].role.handing_over.heir = 2
     five[0].say(2, TakeOver(1))
     take_epoch(five[1], Received(N1, TakeOver(1)))
 
