@@ -38,6 +38,9 @@ class Keeper:
     resting: ClassVar[str]
     """The role of whoever does not lead, and does not try to."""
 
+    is_voter = True
+    """Whether it counts; where somebody oversees it, that one knows."""
+
     def __init__(self, config: Any, rng: Random) -> None:
         self.config = config
         self.me: Member = config.me

@@ -48,9 +48,11 @@ class Host:
         observer: Observer | None = None,
         settled: Callable[[Hosted], None] = lambda _: None,
         led: Callable[[Hosted], None] = lambda _: None,
+        suspected: Callable[[int], None] = lambda _: None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`settled` is called when a replica has settled more, `led` when it knows another leader.
+        """`settled` is called when a replica has settled more, `led` when it knows another leader, `suspected` with
+        a node from which nothing was heard for too long.
 
         `wall_ms` is the time of day, for the timestamps that leaders give out (YB-14).
         """
@@ -69,6 +71,7 @@ class Host:
         self._observer = observer
         self._settled = settled
         self._led = led
+        self._suspected = suspected
         self._wall_ms = wall_ms
         self._boot = rng.getrandbits(63)
         self._detector = Detector(settings.detector)
@@ -337,6 +340,7 @@ class Host:
         for hosted in self.hosted.values():
             if peer in hosted.replica.peers:
                 self._tell(hosted, events.Suspected(peer))
+        self._suspected(peer)
         self._drain()
 
     # --- what the store says ---

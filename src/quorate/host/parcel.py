@@ -31,6 +31,8 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
     frames: tuple[Frame, ...] = ()
     chunk: bytes = b""
     version: int = FORMAT_VERSION
+    to_overseer: bool = False
+    """For whoever oversees the partition on that node, not for its replica there."""
 
 
 def packed(message: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from quorate import batch
-from quorate.core.entry import Header, Kind, Member, Partition, partition_of
+from quorate.core.entry import TOPIC_ID_BYTES, Header, Kind, Member, Partition, partition_of
 from quorate.machine import shards
 
 METADATA_TOPIC = bytes(15) + b"\1"
@@ -33,8 +33,6 @@ REPLACED_KEPT_MAX = 1000
 """Replaced incarnations that are remembered of each node, the newest."""
 
 REPLICATIONS: tuple[str, ...] = ("raft", "coordinated", "isr", "confirm")
-REPLICATIONS_THAT_STAND: tuple[str, ...] = ("raft",)
-"""The others run in the simulator, and wait to be hosted."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, gc=False):
@@ -298,6 +296,8 @@ class Metadata:
         if isinstance(command, NoteReached):
             return self._reached(command)
         if isinstance(command, shards.WriteShard):
+            if self.is_deleted(command.partition[:TOPIC_ID_BYTES]):
+                return False
             return shards.write(self._state.shards, command, offset)
         if isinstance(command, ForgetNode):
             return self._forget(command)
@@ -389,6 +389,8 @@ class Metadata:
             return False
         state = self._state
         del state.topics[topic.name]
+        for partition in topic.partitions():
+            state.shards.pop(partition, None)
         state.deleted[topic_id] = None
         if len(state.deleted) > DELETED_KEPT_MAX:
             del state.deleted[next(iter(state.deleted))]

@@ -1,7 +1,8 @@
 """Parcels as letters, and what two nodes say when they meet.
 
-A parcel's envelope is msgpack: partition, sender, format version, the tagged message, and what is attached
-(so many frames, or a chunk). Frames travel as they lie on the disk, and are parsed and verified on arrival
+A parcel's envelope is msgpack: partition, sender, format version, the tagged message, what is attached (so many
+frames, or a chunk), and whether it is for the partition's replica or for whoever oversees it. Messages of all four
+protocols are told apart by their tags: no two have the same one. Frames travel as they lie on the disk, and are parsed and verified on arrival
 as views of the letter. Everything that the core believes without looking at bytes is checked here: a
 message that carries headers of its own, frames beside a message that has no place for them, a chunk of
 another length than its message says, are refused (rule 10).
@@ -9,12 +10,17 @@ another length than its message says, are refused (rule 10).
 
 from __future__ import annotations
 
+from typing import get_args
 from zlib import crc32
 
 import msgspec
 
+from quorate.core.carrying import CarriesChunk
+from quorate.core.confirm import messages as confirm
+from quorate.core.coordinated import messages as coordinated
 from quorate.core.entry import FORMAT_VERSION, PARTITION_BYTES, Member, Partition
-from quorate.core.raft import messages
+from quorate.core.isr import messages as isr
+from quorate.core.raft import messages as raft
 from quorate.host.parcel import Leads, Parcel, Ping
 from quorate.node.letters import JOIN_BYTES_MAX, BadLetter, opened, seal
 from quorate.storage.disk import Buffer
@@ -66,19 +72,23 @@ class Refused(msgspec.Struct, frozen=True, gc=False, tag="refused"):
 Greeting = Hello | Welcome | Refused
 
 
+Message = raft.Message | coordinated.Message | isr.Message | confirm.Message
+
+
 class _Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     partition: Partition | None
     node: int
     incarnation: int
     version: int
-    message: messages.Message | Ping | Leads
+    message: Message | Ping | Leads
     frames_count: int = 0
     chunk_bytes: int = 0
     chunk_checksum: int = 0
+    to_overseer: bool = False
 
 
 _BETWEEN_NODES = frozenset((Ping, Leads))
-_WITH_ENTRIES = (messages.AppendEntries, messages.HaveEntries)
+_WITH_ENTRIES = frozenset(kind for kind in get_args(Message) if "headers" in kind.__struct_fields__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(_Envelope).decode
 _decode_greeting = msgspec.msgpack.Decoder(Greeting).decode
@@ -123,6 +133,7 @@ def encode_parcel(parcel: Parcel) -> tuple[list[Buffer], int]:
         len(frames),
         len(chunk),
         checksum,
+        parcel.to_overseer,
     )
     front = seal(_encode(envelope), attachment_bytes)
     bytes_count = len(front) + attachment_bytes
@@ -139,17 +150,19 @@ def decode_parcel(letter: Buffer) -> Parcel:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadLetter(f"no parcel: {error}") from error
     _check(envelope)
-    partition = envelope.partition
+    partition, to_overseer = envelope.partition, envelope.to_overseer
     sender = Member(envelope.node, envelope.incarnation)
     chunk_bytes = envelope.chunk_bytes
     if chunk_bytes:
         if chunk_bytes != len(attachment) or crc32(attachment) != envelope.chunk_checksum:
             raise BadLetter("a snapshot's chunk is not the one that was announced")
-        return Parcel(partition, sender, envelope.message, (), bytes(attachment), envelope.version)
+        return Parcel(
+            partition, sender, envelope.message, (), bytes(attachment), envelope.version, to_overseer
+        )
     frames: tuple[Frame, ...] = ()
     if attachment or envelope.frames_count:
         frames = _parse_frames(attachment, envelope.frames_count, partition)
-    return Parcel(partition, sender, envelope.message, frames, b"", envelope.version)
+    return Parcel(partition, sender, envelope.message, frames, b"", envelope.version, to_overseer)
 
 
 def _check(envelope: _Envelope) -> None:
@@ -164,14 +177,14 @@ def _check(envelope: _Envelope) -> None:
         raise BadLetter(f"{kind.__name__} is said between replicas, and no partition is named")
     elif len(partition) != PARTITION_BYTES:
         raise BadLetter(f"{kind.__name__} with a partition's identity of {len(partition)} bytes")
-    if isinstance(message, _WITH_ENTRIES):
+    if kind in _WITH_ENTRIES:
         if message.headers:
             raise BadLetter("headers without their frames")
         if envelope.frames_count < 0:
             raise BadLetter("a negative count")
     elif envelope.frames_count:
         raise BadLetter(f"{kind.__name__} carries no entries")
-    chunk_bytes = message.length if type(message) is messages.SnapshotChunk else 0
+    chunk_bytes = message.length if isinstance(message, CarriesChunk) else 0
     if envelope.chunk_bytes != chunk_bytes or chunk_bytes < 0:
         raise BadLetter(f"{kind.__name__} with a chunk of {envelope.chunk_bytes} bytes, not {chunk_bytes}")
 

@@ -11,7 +11,7 @@
   "voters": [1, 2, 3],                the first voters of the metadata group; those that vote now, it knows itself
   "nats": "nats://127.0.0.1:4222",    a NATS server, or several with commas between them; none if left out
   "topics": [{"id": "000102…0f", "partitions": 100, "voters": [1, 2, 3], "learners": []}],
-  "raft": {"election_timeout_s": 1.0},
+  "raft": {"election_timeout_s": 1.0},  and coordinated, isr, confirm: how the copies of such topics behave
   "store": {},
   "detector": {}
 }
@@ -23,8 +23,8 @@ and stand in the metadata group. Without `voters` there is no such group.
 `peers` are those that this node connects to from the start. Others, which join later, it finds by the address that
 they registered with; for those named here, this one goes first.
 
-`raft`, `store` and `detector` take the fields of `core.raft.Tuning`, `storage.StoreSettings` and
-`host.DetectorSettings`; whatever is left out has its default. Unknown fields are refused. `raft.priority` says how
+`raft`, `coordinated`, `isr` and `confirm` take the fields of the `Tuning` of their room in `core/`, `store` and
+`detector` those of `storage.StoreSettings` and `host.DetectorSettings`; whatever is left out has its default. Unknown fields are refused. `raft.priority` says how
 much this node is wanted as a leader: a leader hands over to a current follower of a higher one, and a node of
 priority 0 stands only where nobody else has come to lead for a while.
 """
@@ -39,7 +39,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from quorate.core import raft
+from quorate.core import confirm, coordinated, isr, raft
 from quorate.core.entry import Member, Partition, partition_of
 from quorate.host import HostSettings, ReplicaRecord
 from quorate.host.detector import DetectorSettings
@@ -130,19 +130,28 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nats: str = ""
     topics: tuple[TopicConfig, ...] = ()
     raft: raft.Tuning = raft.Tuning()
+    coordinated: coordinated.Tuning = coordinated.Tuning()
+    isr: isr.Tuning = isr.Tuning()
+    confirm: confirm.Tuning = confirm.Tuning()
     store: StoreSettings = StoreSettings()
     detector: DetectorSettings = DetectorSettings()
 
     def host_settings(self) -> HostSettings:
         """Snapshots of a topic's machine spare a restart the reading of all its log, which stays."""
-        replace = msgspec.structs.replace
-        every = self.raft.snapshot_every
+
+        def of_topics(tuning: Any) -> Any:
+            every = tuning.snapshot_every or TOPIC_SNAPSHOT_EVERY
+            return msgspec.structs.replace(tuning, snapshot_every=every, keep_behind=KEEP_ALL)
+
         return HostSettings(
             store=self.store,
-            raft=replace(self.raft, snapshot_every=every or TOPIC_SNAPSHOT_EVERY, keep_behind=KEEP_ALL),
-            metadata=replace(
+            raft=of_topics(self.raft),
+            coordinated=of_topics(self.coordinated),
+            isr=of_topics(self.isr),
+            confirm=of_topics(self.confirm),
+            metadata=msgspec.structs.replace(
                 self.raft,
-                snapshot_every=every or METADATA_SNAPSHOT_EVERY,
+                snapshot_every=self.raft.snapshot_every or METADATA_SNAPSHOT_EVERY,
                 keep_behind=METADATA_KEEP_BEHIND,
                 prefer_snapshots=True,
                 ceiling_s=0.0,  # Nobody asks when a topic was made.

@@ -158,6 +158,13 @@ def is_reached(hosted: Hosted, change: Change) -> bool:
     )
 
 
+def membership_of(hosted: Hosted) -> Membership:
+    """Who counts, as the replica knows it; of one that somebody oversees, who was to count at its birth."""
+    born = Membership(hosted.record.voters, hosted.record.learners)
+    membership: Membership = getattr(hosted.replica, "membership", born)
+    return membership
+
+
 def settled_membership(hosted: Hosted) -> Membership:
     at_birth = Membership(hosted.record.voters, hosted.record.learners)
     return hosted.standing.membership or at_birth

@@ -2,7 +2,8 @@
 
 A node knows the leaders of the partitions that it holds itself. Where a partition is not copied to every node,
 its leader says so to the others, now and then and when it changes; nobody relies on it but clients, who ask
-again when they were sent to the wrong node.
+again when they were sent to the wrong node. Of partitions that are overseen every leader says so: whoever oversees
+them hears that nobody leads, though somebody should.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition, partition_of
 from quorate.host import Parcel
 from quorate.host.parcel import Leads
+from quorate.node.overseers import OVERSEEN
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
@@ -27,9 +29,11 @@ class Leaders:
         self._node = node
         self._heard: dict[bytes, tuple[int, int]] = {}
         """As other nodes say: (epoch, node)."""
+        self._said: dict[int, frozenset[bytes]] = {}
+        """By node: all of these partitions that it leads, as it said last."""
         self._looked_at = -1
         self._to_be_told: list[Partition] = []
-        """Partitions that not everybody holds, by the image of that version."""
+        """Partitions that not everybody holds, or that somebody oversees, by the image of that version."""
 
     def of(self, partition: Partition) -> tuple[int, int]:
         """(node or 0, epoch)"""
@@ -42,11 +46,18 @@ class Leaders:
     def heard(self, sender: int, message: Leads) -> None:
         if not self._node.config.voters:
             return
+        self._said[sender] = frozenset(partition for partition, _ in message.partitions)
         known = self._node.metadata.image.by_id
         for partition, epoch in message.partitions:
             if partition[:TOPIC_ID_BYTES] in known and (epoch, sender) > self._heard.get(partition, (0, 0)):
                 self._heard[partition] = (epoch, sender)
                 self._node.metadata.leaders_version += 1
+
+    def says_so(self, node: int, partition: Partition) -> bool:
+        """Whether that node says that it leads a partition which others look after (`is_told`)."""
+        if node == self._node.id:
+            return self._node.is_leader(partition)
+        return partition in self._said.get(node, ())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -56,7 +67,7 @@ class Leaders:
             await asyncio.sleep(TELL_EVERY_S)
             led = self._to_tell()
             silent_count += 1
-            if led and (led != said or silent_count >= REPEAT_COUNT):
+            if (led or said) and (led != said or silent_count >= REPEAT_COUNT):
                 said, silent_count = led, 0
                 parcel = Parcel(None, Member(self._node.id, self._node.incarnation), Leads(led))
                 for peer in self._node.peers:
@@ -64,7 +75,7 @@ class Leaders:
             self._forget_deleted()
 
     def _to_tell(self) -> tuple[tuple[bytes, int], ...]:
-        """What is led here of partitions that not everybody holds."""
+        """What is led here of partitions that not everybody holds, or that somebody oversees."""
         image = self._node.metadata.image
         if image.version != self._looked_at:
             self._looked_at = image.version
@@ -72,7 +83,8 @@ class Leaders:
                 partition_of(topic.id, number)
                 for topic in image.topics.values()
                 for number, ensemble in enumerate(topic.ensembles)
-                if sum(map(image.is_of_this_life, ensemble)) < len(image.nodes)
+                if topic.replication in OVERSEEN
+                or sum(map(image.is_of_this_life, ensemble)) < len(image.nodes)
             ]
         hosted = self._node.host.hosted
         return tuple(

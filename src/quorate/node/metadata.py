@@ -19,7 +19,6 @@ from quorate.machine.metadata import (
     METADATA_TOPIC,
     PARTITIONS_COUNT_MAX,
     REPLICATIONS,
-    REPLICATIONS_THAT_STAND,
     ChangeEnsemble,
     Command,
     CreateTopic,
@@ -196,11 +195,10 @@ class MetadataClient:
         image = self.image
         if name in image.topics:
             raise TopicExists(f"topic {name!r} is there already")
-        if replication not in REPLICATIONS_THAT_STAND:
-            simulated = f"runs in the simulator only (`quorate sim {replication}`)"
-            why = simulated if replication in REPLICATIONS else "is unknown"
-            stand = ", ".join(REPLICATIONS_THAT_STAND)
-            raise BadReplication(f"quorate.replication={replication} {why}; clusters have: {stand}")
+        if replication not in REPLICATIONS:
+            raise BadReplication(
+                f"quorate.replication={replication} is unknown; there are: {', '.join(REPLICATIONS)}"
+            )
         if ensembles is None:
             count = PARTITIONS_COUNT if partitions_count == -1 else partitions_count
             if not 1 <= count <= PARTITIONS_COUNT_MAX - image.partitions_count():

@@ -21,6 +21,8 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
+import msgspec
+
 from quorate.core import effects, events
 from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition
 from quorate.host import Host, Hosted, Parcel, ReplicaRecord
@@ -31,10 +33,11 @@ from quorate.machine.metadata import METADATA, Topic
 from quorate.node.config import Address, NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
-from quorate.node.ensembles import Ensembles, is_superseded, lags
+from quorate.node.ensembles import Ensembles, is_superseded, lags, membership_of
 from quorate.node.farewell import hand_over
 from quorate.node.leaders import Leaders
 from quorate.node.metadata import MetadataClient
+from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
 from quorate.node.porch import MakeProtocol, Porch
 from quorate.node.ports import naming_the_holder
@@ -138,6 +141,7 @@ class Node:
         self._peers = Peers(config.cluster, config.node, config.peer_addresses(), rng=self._rng, log=self.log)
         self._leaders = Leaders(self)
         self._ensembles = Ensembles(self)
+        self.overseers = Overseers(self, self._rng)
         self._unflushed: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
@@ -182,11 +186,12 @@ class Node:
                 self.id,
                 disk,
                 self.config.host_settings(),
-                send=self._peers.send,
+                send=self._send,
                 rng=self._rng,
                 observer=_Watch(self.log),
                 settled=self._settled,
                 led=self._led,
+                suspected=self._suspected,
                 # Only where leaders give out timestamps is the time of day looked at.
                 wall_ms=wall_ms if self.config.raft.ceiling_s else lambda: 0,
             )
@@ -219,6 +224,7 @@ class Node:
                     running.append(tasks.create_task(self.metadata.run(), name="metadata"))
                     running.append(tasks.create_task(self._leaders.run(), name="leaders"))
                     running.append(tasks.create_task(self._ensembles.run(), name="ensembles"))
+                    running.append(tasks.create_task(self.overseers.run(), name="overseers"))
                 await self._stopped.wait()
                 for task in running:
                     task.cancel()
@@ -363,7 +369,11 @@ class Node:
     def receive(self, parcel: Parcel) -> None:
         if type(parcel.message) is Leads:
             self._leaders.heard(parcel.sender.node, parcel.message)
-        elif not self._over:
+        elif self._over:
+            return
+        elif parcel.to_overseer:
+            self.overseers.receive(parcel)
+        else:
             self.host.receive(self._now, parcel)
 
     def propose(self, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
@@ -441,6 +451,10 @@ class Node:
         """(node, epoch); (0, epoch) where no leader is known."""
         return self._leaders.of(partition)
 
+    def says_so(self, node: int, partition: Partition) -> bool:
+        """Whether that node says that it leads an overseen partition."""
+        return self._leaders.says_so(node, partition)
+
     def watch_settled(self, callback: Callable[[Partition], None]) -> None:
         """Called whenever a partition has settled more here, or has another leader."""
         self._watchers.append(callback)
@@ -448,6 +462,11 @@ class Node:
     def when_over(self, callback: Over) -> None:
         """Called when the node stops or fails: let go of whatever belongs to it."""
         self._told_when_over.append(callback)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing may be told to the host any more."""
+        return self._over
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -476,6 +495,22 @@ class Node:
         self._peers.send(to, parcel)
         self._peers.flush()
 
+    def send_in_turn(self, to: int, parcel: Parcel) -> None:
+        """To a node's replica, this node's too."""
+        if to == self.id:
+            self.receive(parcel)
+        else:
+            self._peers.send(to, parcel)
+
+    def _send(self, to: int, parcel: Parcel) -> None:
+        """Of a replica here. Whoever oversees a partition has its node's number with a minus in front."""
+        if to > 0:
+            self._peers.send(to, parcel)
+        elif to == -self.id:
+            self.overseers.receive(parcel)
+        else:
+            self._peers.send(-to, msgspec.structs.replace(parcel, to_overseer=True))
+
     # --- following the metadata group ---
 
     def fail_if_replaced(self) -> bool:
@@ -488,15 +523,21 @@ class Node:
     def _settled(self, hosted: Hosted) -> None:
         if hosted.partition == METADATA:
             self.metadata.applied(hosted.applied.offset)
+            self.overseers.look()
             if self.metadata.image.version != self._followed:
                 self._followed = self.metadata.image.version
                 self._loop.call_soon(self.follow_image)
         for watcher in self._watchers:
             watcher(hosted.partition)
 
+    def _suspected(self, peer: int) -> None:
+        self.overseers.suspect(peer)
+
     def _led(self, hosted: Hosted) -> None:
         if self.config.voters:
             self.metadata.leaders_version += 1
+        if hosted.partition == METADATA:
+            self.overseers.look()
         for watcher in self._watchers:
             watcher(hosted.partition)
 
@@ -569,7 +610,7 @@ class Node:
                     hosted.commit,
                     hosted.tally.counts.digest,
                     replica.me,
-                    replica.membership,
+                    membership_of(hosted),
                     lags(replica),
                 )
             )

@@ -90,7 +90,7 @@ class TruncateResponse(msgspec.Struct, frozen=True, gc=False, tag="truncate"):
     commit: int
 
 
-class SnapshotRequest(msgspec.Struct, frozen=True, gc=False, tag="snapshot?"):
+class SnapshotRequest(msgspec.Struct, frozen=True, gc=False, tag="install?"):
     """Operator to the new node of a swap or an expansion, or leader to a follower that lags behind what is kept: be
     what this manifest says. Its chunks are to be fetched from `source`."""
 
@@ -99,7 +99,7 @@ class SnapshotRequest(msgspec.Struct, frozen=True, gc=False, tag="snapshot?"):
     source: Member
 
 
-class SnapshotResponse(msgspec.Struct, frozen=True, gc=False, tag="snapshot"):
+class SnapshotResponse(msgspec.Struct, frozen=True, gc=False, tag="install"):
     """To whoever asked. `head`: everything the manifest stands for is here. Not `installed`: the source has it no
     longer, and another one is needed."""
 
