@@ -80,6 +80,7 @@ def test_same_seed_gives_the_same_story() -> None:
         Case(12, "membership"),  # The leader of two was to be swapped.
         Case(7, EVERYTHING),  # Another operator called off what this one was preparing.
         Case(122, EVERYTHING),  # An acknowledgement of the epoch before was let go by a fenced node.
+        Case(982, EVERYTHING),  # Fenced, and the answer named a head that a snapshot had replaced since.
         Case(198, EVERYTHING),  # A late one was not added while a contraction waited for it.
     ],
     ids=str,

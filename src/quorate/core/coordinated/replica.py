@@ -111,9 +111,13 @@ class Replica(Keeper):
             self.tell(tuple(sorted((*self.told, sender))))
 
     def release(self, effect: effects.Effect) -> None:
-        """Whoever is fenced says nothing more of earlier epochs (OX-7)."""
-        if not isinstance(effect, effects.Send) or effect.message.epoch == self.epoch:
-            self.emit(effect)
+        """Whoever is fenced says nothing more of earlier epochs (OX-7), nor a head that is on its way out."""
+        if isinstance(effect, effects.Send):
+            is_old = effect.message.epoch != self.epoch
+            is_overtaken = type(effect.message) is FenceResponse and self.staging is not None
+            if is_old or is_overtaken:
+                return
+        self.emit(effect)
 
     # --- facts ---
 
