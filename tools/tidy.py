@@ -19,8 +19,8 @@ SLEEP_SECONDS_MAX = 0.1
 
 # ---- layering: which part of quorate may import which others, and which packages from outside ----
 
-EVERYWHERE = frozenset({"batch"})
-"""quorate.batch, the format of a record batch, is a leaf that every layer may import."""
+EVERYWHERE = frozenset({"batch", "tables"})
+"""quorate.batch, the format of a record batch, and quorate.tables, what is said of tables, are leaves."""
 
 SERVER_BELOW_HOST = frozenset({"core", "storage", "machine"})
 HOST_AND_BELOW = SERVER_BELOW_HOST | {"host"}
@@ -46,6 +46,7 @@ PLAIN_STANDARD = frozenset(
 LAYERS: dict[str, Layer] = {
     "": Layer(inside=frozenset(), outside=frozenset()),
     "batch": Layer(inside=frozenset(), outside=frozenset({"msgspec", "crc32c"})),
+    "tables": Layer(inside=frozenset()),
     "core": Layer(inside=frozenset(), only_standard=PLAIN_STANDARD),
     "storage": Layer(inside=frozenset({"core"}), outside=frozenset({"msgspec", "crc32c"})),
     "machine": Layer(inside=frozenset({"core"}), banned_standard=CLOCKS_SOCKETS_THREADS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.machine.table_types import (
+from quorate.tables import (
     Absent,
     Add,
     Change,

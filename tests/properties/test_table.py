@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from quorate.core.entry import Header, Kind, NoOp, Rollback
 from quorate.machine import table_keys, table_snapshot
 from quorate.machine.table import Tables
-from quorate.machine.table_types import (
+from quorate.tables import (
     Absent,
     Add,
     At,

@@ -11,7 +11,7 @@ from quorate.core.entry import Header, Kind, Rollback
 from quorate.host.replicas import MACHINES
 from quorate.machine import Payload
 from quorate.machine.table import Tables
-from quorate.machine.table_types import SCAN_ROWS_MAX, Level, Row, Transaction, Values
+from quorate.tables import SCAN_ROWS_MAX, Level, Row, Transaction, Values
 from quorate.machine.table_wire import decode, encode
 from quorate.sim.faults import PROFILES
 from quorate.sim.run import Run, Sum, Verdict, plan_seed, run_seed, run_seeds

@@ -16,8 +16,8 @@ from quorate.bench import machine
 from quorate.bench.report import Report, Say, at_least, at_most, figure, ratios
 from quorate.core.entry import Header
 from quorate.machine.table import Tables
-from quorate.machine.table_types import Column, CreateTable, Operation, Replace, Table, Transaction, Type
 from quorate.machine.table_wire import encode
+from quorate.tables import Column, CreateTable, Operation, Replace, Table, Transaction, Type
 
 ACCOUNTS = Table(
     "accounts",

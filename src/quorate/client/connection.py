@@ -11,7 +11,7 @@ import struct
 from time import monotonic
 from typing import Any
 
-from quorate.wire import fetch
+from quorate.wire import fetch, tables
 from quorate.wire.cursor import BadMessage
 from quorate.wire.fetch import FetchedTopic, FetchRequest
 from quorate.wire.messages import Api, decode_response, encode_request
@@ -49,6 +49,13 @@ class Connection:
         correlation, error, topics = fetch.parse_response(frame, version)
         self._check(correlation)
         return error, topics
+
+    def ask_tables(self, request: tables.Request, *, deadline: float) -> tables.Answer:
+        number = self._next_correlation()
+        frame = self._exchange(tables.encode_request(request, number, self._client_id), deadline)
+        correlation, answer = tables.decode_answer(frame)
+        self._check(correlation)
+        return answer
 
     def _next_correlation(self) -> int:
         self._correlation = (self._correlation + 1) % _CORRELATIONS

@@ -62,3 +62,24 @@ class Refused(ClientError):
 
 class BadAnswer(ClientError):
     """What a node sent is not what was asked for, or its checksum is wrong."""
+
+
+class TransactionRefused(ClientError):
+    """A transaction was settled and changed nothing: the tables say why."""
+
+
+class RolledBack(ClientError):
+    """A transaction was there and was taken back, with all that came behind it. It can be begun anew."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the transaction was rolled back: {why}")
+
+
+class OutcomeUnknown(ClientError):
+    """A transaction may have been done, or may be yet. `id` is what to ask for later, with `result`."""
+
+    def __init__(self, id_: bytes, why: str) -> None:
+        super().__init__(
+            f"it is not known what became of transaction {id_.hex()} {why}; ask for it by its id"
+        )
+        self.id = id_

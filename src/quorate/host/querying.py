@@ -17,7 +17,7 @@ from quorate.core.entry import Partition
 from quorate.core.events import ReadLevel
 from quorate.host.host import Host
 from quorate.host.replicas import Hosted
-from quorate.machine.table_types import BadRead, Level
+from quorate.tables import BadRead, Level
 
 Found = TypeVar("Found")
 

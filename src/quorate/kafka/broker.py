@@ -17,11 +17,12 @@ from kio.schema.errors import ErrorCode
 from quorate import batch
 from quorate.core.entry import Partition, partition_of
 from quorate.ingest import Ingest
-from quorate.kafka import fetch, metadata, offsets, produce, producer_ids, topics, versions
+from quorate.kafka import fetch, metadata, offsets, produce, producer_ids, tables, topics, versions
 from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
 from quorate.wire.cursor import BadMessage
 from quorate.wire.messages import VERSIONS, Api, is_served
+from quorate.wire.tables import TABLES_API, TABLES_VERSION
 
 if TYPE_CHECKING:
     from quorate.kafka.door import Door
@@ -67,6 +68,9 @@ class Broker:
     def handle(self, call: Call) -> None:
         """Raises BadMessage for what is not served."""
         api, version = call.head.api, call.head.version
+        if api == TABLES_API and version == TABLES_VERSION:
+            tables.handle(self, call)
+            return
         handler = _HANDLERS.get(api)
         if handler is None:
             raise BadMessage("this request is not served here")

@@ -121,6 +121,8 @@ class Producing:
                 self._call.door.retrying.judged(partition, numbers, Outcome.NOT_LEADER)
             raise Refused(ErrorCode(error))
         assert topic is not None
+        if topic.is_tables:
+            raise Refused(ErrorCode.invalid_record, f"{topic.name} is a group of tables: use `quorate table`")
         if not records:
             raise Refused(ErrorCode.invalid_record, "no record batch")
         header = check_batch(records, batch_bytes_max(topic))

@@ -20,7 +20,7 @@ from quorate.core.entry import Partition, partition_of
 from quorate.ingest import SUBJECT, why_bad_subject
 from quorate.kafka.call import Call
 from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
-from quorate.machine.metadata import Topic
+from quorate.machine.metadata import KIND, RECORDS, TABLES, Topic
 from quorate.node.metadata import (
     REPLICAS_COUNT,
     BadReplication,
@@ -125,6 +125,12 @@ async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
     if SUBJECT in config:
         partitions_count = wanted.num_partitions if ensembles is None else len(ensembles)
         check_subject(config[SUBJECT], partitions_count, has_server=bool(broker.node.config.nats))
+    if config.get(KIND) == TABLES:
+        partitions_count = wanted.num_partitions if ensembles is None else len(ensembles)
+        if partitions_count not in (1, BY_DEFAULT) or SUBJECT in config:
+            raise Refused(
+                ErrorCode.invalid_config, "a group of tables has one partition, and no NATS subject"
+            )
     try:
         return await broker.node.metadata.create_topic(
             wanted.name,
@@ -259,6 +265,9 @@ def check_config(config: dict[str, str], copies: int) -> None:
             _check_number(name, value, 1, majority)
         elif name == SUBJECT:
             continue  # Looked at by `check_subject`.
+        elif name == KIND:
+            if value not in (RECORDS, TABLES):
+                raise Refused(ErrorCode.invalid_config, f"{name}={value}: a log holds {RECORDS} or {TABLES}")
         elif name not in SETTLED_SETTINGS:
             raise Refused(ErrorCode.invalid_config, f"{name} is not a setting of topics here")
         elif value not in SETTLED_SETTINGS[name]:

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import Protocol, runtime_checkable
 
 from quorate.core.entry import Header
-from quorate.machine.table_types import CannotApply
+from quorate.tables import CannotApply
 
 __all__ = ["CannotApply", "InPieces", "Judging", "Machine", "Payload", "Undoable"]
 

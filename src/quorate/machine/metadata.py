@@ -35,6 +35,10 @@ REPLACED_KEPT_MAX = 1000
 REPLICATIONS: tuple[str, ...] = ("raft", "coordinated", "isr", "confirm")
 
 
+KIND, RECORDS, TABLES = "quorate.kind", "records", "tables"
+"""The setting that says what a topic's log holds, and what it can say."""
+
+
 class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     """Where clients reach a node, and which life of its disk it is in."""
 
@@ -73,6 +77,11 @@ class Topic(msgspec.Struct, frozen=True):
     """Partitions whose ensemble is to be another one."""
     changed: dict[int, int] = {}
     """Where in the log the last change of each was wanted."""
+
+    @property
+    def is_tables(self) -> bool:
+        """A group of tables: its one partition holds transactions."""
+        return self.config.get(KIND) == TABLES
 
     def partitions(self) -> list[Partition]:
         return [partition_of(self.id, number) for number in range(len(self.ensembles))]

@@ -25,7 +25,8 @@ from quorate.machine.table_keys import Key
 from quorate.machine.table_memory import Memory, Remembered
 from quorate.machine.table_operations import Catalogue, Refused, perform
 from quorate.machine.table_rows import UNFIT, Box, Changed, Rows
-from quorate.machine.table_types import (
+from quorate.machine.table_wire import RawTransaction, decode_value, value_of
+from quorate.tables import (
     RESULTS_REMEMBERED_MAX,
     SCAN_ROWS_MAX,
     BadRead,
@@ -36,7 +37,6 @@ from quorate.machine.table_types import (
     Table,
     Values,
 )
-from quorate.machine.table_wire import RawTransaction, decode_value, value_of
 
 RECORDS = int(Kind.RECORDS)  # A member of an enumeration is not found as fast.
 

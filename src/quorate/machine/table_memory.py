@@ -14,7 +14,7 @@ from itertools import chain
 
 import msgspec
 
-from quorate.machine.table_types import ID_BYTES, Level, Outcome, Result
+from quorate.tables import ID_BYTES, Level, Outcome, Result
 
 Known = tuple[bytes, int, str]
 """Of a transaction, in snapshots: id, offset, and why it was refused, if it was."""

@@ -14,7 +14,19 @@ import msgspec
 
 from quorate.machine.table_keys import Key
 from quorate.machine.table_rows import UNFIT, VERSION_BYTES, Box, Changed, Rows, version_of
-from quorate.machine.table_types import (
+from quorate.machine.table_wire import (
+    RawAbsent,
+    RawAdd,
+    RawAt,
+    RawChange,
+    RawDelete,
+    RawInsert,
+    RawReplace,
+    RawTransaction,
+    RawUpdate,
+    RawUpsert,
+)
+from quorate.tables import (
     CHANGES_COUNT_MAX,
     INT_MAX,
     INT_MIN,
@@ -28,18 +40,6 @@ from quorate.machine.table_types import (
     Values,
     why_not_counts,
     why_not_table,
-)
-from quorate.machine.table_wire import (
-    RawAbsent,
-    RawAdd,
-    RawAt,
-    RawChange,
-    RawDelete,
-    RawInsert,
-    RawReplace,
-    RawTransaction,
-    RawUpdate,
-    RawUpsert,
 )
 
 Catalogue = Box[Rows]

@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from quorate.batch import Buffer
 from quorate.machine.table_keys import NOTED_MAX, Key, SortedKeys
-from quorate.machine.table_types import (
+from quorate.tables import (
     INT_MAX,
     INT_MIN,
     KEY_LENGTH_MAX,

@@ -18,7 +18,7 @@ import msgspec
 
 from quorate.machine.table_memory import Known
 from quorate.machine.table_rows import Frozen, Rows
-from quorate.machine.table_types import Table
+from quorate.tables import Table
 
 FORMAT = 1
 LENGTH_BYTES = 4

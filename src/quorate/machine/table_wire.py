@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from quorate import batch
 from quorate.batch import BATCH_MIN, Buffer
-from quorate.machine.table_types import ID_BYTES, CannotApply, CreateTable, DropTable, Transaction
+from quorate.tables import ID_BYTES, CannotApply, CreateTable, DropTable, Transaction
 
 _BEFORE_VALUE = b"\0\0\0\1"
 """Of a record as `encode` makes it, behind its length: no attributes, both deltas 0, no key."""

@@ -2,10 +2,10 @@
 
 A parcel's envelope is msgpack: partition, sender, format version, the tagged message, what is attached (so many
 frames, or a chunk), and whether it is for the partition's replica or for whoever oversees it. Messages of all four
-protocols are told apart by their tags: no two have the same one. Frames travel as they lie on the disk, and are parsed and verified on arrival
-as views of the letter. Everything that the core believes without looking at bytes is checked here: a
-message that carries headers of its own, frames beside a message that has no place for them, a chunk of
-another length than its message says, are refused (rule 10).
+protocols are told apart by their tags: no two have the same one. Frames travel as they lie on the disk, and are
+parsed and verified on arrival as views of the letter. Everything that the core believes without looking at bytes is
+checked here: a message that carries headers of its own, frames beside a message that has no place for them, a chunk
+of another length than its message says, are refused (rule 10).
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _check(envelope: _Envelope) -> None:
     elif len(partition) != PARTITION_BYTES:
         raise BadLetter(f"{kind.__name__} with a partition's identity of {len(partition)} bytes")
     if kind in _WITH_ENTRIES:
-        if message.headers:
+        if getattr(message, "headers", ()):
             raise BadLetter("headers without their frames")
         if envelope.frames_count < 0:
             raise BadLetter("a negative count")

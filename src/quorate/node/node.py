@@ -23,11 +23,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from quorate.core import effects, events
+from quorate.core import commands, effects, events
 from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition
 from quorate.host import Host, Hosted, Parcel, ReplicaRecord
 from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
+from quorate.host.querying import Consistency, query
 from quorate.host.replicas import PROTOCOLS
 from quorate.machine.metadata import METADATA, Topic
 from quorate.node.config import Address, NodeConfig, parse_address
@@ -46,6 +47,7 @@ from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
 from quorate.storage.real_disk import SWITCH_INTERVAL_S, RealDisk
+from quorate.tables import Level
 
 WAKE_SLACK_S = 0.01
 """How late a deadline may be noticed that came nearer; the protocols' times are far longer."""
@@ -405,6 +407,24 @@ class Node:
             now = time.monotonic()
             self.host.change(now, partition, answer, ensemble=ensemble, learners=learners, version=version)
 
+    def command(self, partition: Partition, make: Callable[[int], commands.Command], answer: Answer) -> None:
+        if not self._over:
+            self.host.command(time.monotonic(), partition, make, answer)
+
+    def query(
+        self,
+        partition: Partition,
+        ask: Callable[[Any, Level], Any],
+        answer: Callable[[effects.Reply, Any], None],
+        *,
+        consistency: Consistency,
+        offset: int = -1,
+    ) -> None:
+        """Look at what the machine of a replica here has made of its log."""
+        if not self._over:
+            now = time.monotonic()
+            query(self.host, now, partition, ask, answer, consistency=consistency, offset=offset)
+
     def transfer(self, partition: Partition, answer: Answer, *, to: int) -> None:
         if not self._over:
             self.host.transfer(time.monotonic(), partition, answer, to=to)
@@ -581,7 +601,10 @@ class Node:
             if hosted is None and mine and self.metadata.image.is_of_this_life(mine[0]):
                 ensemble = topic.ensembles[number]
                 voters, preferred = tuple(sorted(ensemble)), ensemble[0].node
-                record = ReplicaRecord(topic.replication, mine[0], voters, preferred=preferred)
+                purpose = "tables" if topic.is_tables else "topic"
+                record = ReplicaRecord(
+                    topic.replication, mine[0], voters, purpose=purpose, preferred=preferred
+                )
                 self.host.add(time.monotonic(), partition, record)
 
     def _let_go(self, partition: Partition) -> None:

@@ -1,8 +1,8 @@
 """Operators and controllers in a node: whoever leads the metadata group oversees every partition that needs it.
 
 `coordinated` topics have an operator for each partition, `isr` topics a controller (core/coordinated, core/isr).
-What they must not forget stands in the metadata group's image, changed by compare-and-set; so they live only as long as
-this node leads that group, and the next leader's begin with what is stored. Two of them at once exclude each other.
+What they must not forget stands in the metadata group's image, changed by compare-and-set; so they live only as
+long as this node leads that group, and the next leader's begin with what is stored. Two at once exclude each other.
 
 They are addressed by their node's number with a minus in front, and by the metadata group's epoch as their life: an
 answer to one of an earlier leadership is for nobody. They work in turns of their own, never inside of the host's.

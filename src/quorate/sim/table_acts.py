@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from quorate.machine.table_types import (
+from quorate.sim.table_looks import ACCOUNTS, BANK, HALVES, NOTES, TOTAL, Everything, Look, Range, Row
+from quorate.tables import (
     Absent,
     Add,
     At,
@@ -33,7 +34,6 @@ from quorate.machine.table_types import (
     Update,
     Upsert,
 )
-from quorate.sim.table_looks import ACCOUNTS, BANK, HALVES, NOTES, TOTAL, Everything, Look, Range, Row
 
 OWNERS_COUNT = 8
 NOTES_COUNT = 6

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import msgspec
 
 from quorate.machine.table import Tables
-from quorate.machine.table_types import BadRead, Level, Values
 from quorate.sim.table_model import Rows, State
+from quorate.tables import BadRead, Level, Values
 
 ACCOUNTS = "accounts"
 NOTES = "notes"

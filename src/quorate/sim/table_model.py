@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from quorate.machine.table_types import (
+from quorate.tables import (
     Absent,
     Add,
     Change,

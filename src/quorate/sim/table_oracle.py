@@ -28,10 +28,10 @@ import msgspec
 from quorate.batch import parse_batch_header
 from quorate.core.effects import Outcome, Reply
 from quorate.core.invariant import Violated
-from quorate.machine.table_types import Level, Transaction
 from quorate.machine.table_wire import encode
 from quorate.sim.table_looks import Everything, Look, ResultOf
 from quorate.sim.table_model import Model, State
+from quorate.tables import Level, Transaction
 
 ANOTHER_TIME = 1 << 24
 """Further than any number of a proposal."""

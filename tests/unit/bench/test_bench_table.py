@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorate.bench import table
-from quorate.machine.table_types import Level
+from quorate.tables import Level
 
 
 def test_a_little_of_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:

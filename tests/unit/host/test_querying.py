@@ -14,7 +14,7 @@ from quorate.core.entry import Member
 from quorate.host import Host, HostSettings, Parcel, ReplicaRecord
 from quorate.host.querying import Consistency, query
 from quorate.machine.table import Tables
-from quorate.machine.table_types import Column, CreateTable, Level, Replace, Table, Transaction, Type
+from quorate.tables import Column, CreateTable, Level, Replace, Table, Transaction, Type
 from quorate.machine.table_wire import encode
 from quorate.sim.disk import SimDisk
 from quorate.storage.settings import TINY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorate.core.entry import Control, Header, Kind, Rollback
 from quorate.machine.table import Tables
-from quorate.machine.table_types import (
+from quorate.tables import (
     Column,
     Condition,
     CreateTable,

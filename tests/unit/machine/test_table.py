@@ -12,7 +12,7 @@ from quorate.core.entry import Header, Kind, NoOp, Promote, Rollback
 from quorate.machine import table_snapshot
 from quorate.machine.table import Tables
 from quorate.machine.table_snapshot import DamagedSnapshot
-from quorate.machine.table_types import (
+from quorate.tables import (
     Add,
     BadRead,
     CannotApply,

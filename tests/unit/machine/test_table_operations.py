@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.machine.table_types import (
+from quorate.tables import (
     INT_MAX,
     KEY_LENGTH_MAX,
     OPERATIONS_COUNT_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from quorate.machine import table_types
+from quorate import tables as table_types
 
 PAGE = (Path(__file__).parents[3] / "docs" / "TABLES.md").read_text(encoding="utf-8")
 

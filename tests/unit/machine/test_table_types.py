@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quorate import batch
-from quorate.machine.table_types import (
+from quorate.tables import (
     CHANGES_COUNT_MAX,
     COLUMNS_COUNT_MAX,
     CONDITIONS_COUNT_MAX,

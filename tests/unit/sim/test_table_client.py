@@ -13,7 +13,7 @@ from quorate.core.entry import NOWHERE, Header
 from quorate.core.invariant import Violated
 from quorate.host.querying import Consistency
 from quorate.machine.table import Tables
-from quorate.machine.table_types import Level
+from quorate.tables import Level
 from quorate.machine.table_wire import decode
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Oracle

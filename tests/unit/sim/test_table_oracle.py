@@ -11,7 +11,7 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Header, Rollback
 from quorate.core.invariant import Violated
 from quorate.machine.table import Tables
-from quorate.machine.table_types import Add, Delete, Insert, Level, Replace, Update
+from quorate.tables import Add, Delete, Insert, Level, Replace, Update
 from quorate.machine.table_wire import encode
 from quorate.sim.invariants import Entry, valid
 from quorate.sim.table_acts import CREATE, FUND, Wanted
