@@ -2,13 +2,14 @@
 
 A node knows the leaders of the partitions that it holds itself. Where a partition is not copied to every node,
 its leader says so to the others, now and then and when it changes; nobody relies on it but clients, who ask
-again when they were sent to the wrong node. Of partitions that are overseen every leader says so: whoever oversees
-them hears that nobody leads, though somebody should.
+again when they were sent to the wrong node. Of partitions that are overseen every leader says so, as long as what is
+written to it gets settled: whoever oversees them hears that nobody leads, though somebody should.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition, partition_of
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from quorate.node.node import Node
 
 TELL_EVERY_S = 0.25
+STUCK_S = 1.0
+"""A leader that has settled nothing for this long, though something waits, does not reach enough others."""
 REPEAT_COUNT = 8
 """Every so many times it is said although nothing changed: a node may have been away."""
 
@@ -31,6 +34,8 @@ class Leaders:
         """As other nodes say: (epoch, node)."""
         self._said: dict[int, frozenset[bytes]] = {}
         """By node: all of these partitions that it leads, as it said last."""
+        self._waiting: dict[Partition, tuple[int, float]] = {}
+        """Overseen partitions led here in which something waits: how far they were settled, and since when."""
         self._looked_at = -1
         self._to_be_told: list[Partition] = []
         """Partitions that not everybody holds, or that somebody oversees, by the image of that version."""
@@ -90,8 +95,20 @@ class Leaders:
         return tuple(
             (bytes(partition), hosted[partition].replica.epoch)
             for partition in self._to_be_told
-            if self._node.is_leader(partition)
+            if self._node.is_leader(partition) and self._gets_on(partition)
         )
+
+    def _gets_on(self, partition: Partition) -> bool:
+        """Whether what is written to an overseen partition is settled; others see to it by themselves."""
+        hosted, now = self._node.host.hosted[partition], time.monotonic()
+        if hosted.record.protocol not in OVERSEEN or hosted.replica.log.head.offset <= hosted.commit:
+            self._waiting.pop(partition, None)
+            return True
+        commit, since = self._waiting.setdefault(partition, (hosted.commit, now))
+        if commit != hosted.commit:
+            self._waiting[partition] = hosted.commit, now
+            return True
+        return now - since < STUCK_S
 
     def _forget_deleted(self) -> None:
         image = self._node.metadata.image
