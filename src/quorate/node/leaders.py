@@ -2,8 +2,8 @@
 
 A node knows the leaders of the partitions that it holds itself. Where a partition is not copied to every node,
 its leader says so to the others, now and then and when it changes; nobody relies on it but clients, who ask
-again when they were sent to the wrong node. Of partitions that are overseen every leader says so, as long as what is
-written to it gets settled: whoever oversees them hears that nobody leads, though somebody should.
+again when they were sent to the wrong node. Of partitions that are overseen every leader says so, as long as what
+is written to it gets settled: whoever oversees them hears that nobody leads, though somebody should.
 """
 
 from __future__ import annotations
