@@ -1,0 +1,128 @@
+"""A cluster whose nodes reach each other through proxies of ours: cut, cut one way, or slow, and whole again.
+
+A node speaks on the connections that it made and listens on those that others made (node/peers.py). So the link
+from one node to another is one proxy, and cutting it is a cut one way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from itertools import permutations
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from quorate.bench.cluster_processes import free_ports
+from quorate.node.config import Address
+from tests.cluster.growing import GrowingCluster
+
+CHUNK_BYTES = 1 << 16
+
+
+class Link:
+    """What one node says to another goes through here."""
+
+    def __init__(self, target: Address) -> None:
+        self.target = target
+        self.delay_s = 0.0
+        self.is_cut = False
+        self._changed = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, port: int) -> None:
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", port)
+
+    def set(self, *, cut: bool = False, delay_s: float = 0.0) -> None:
+        """What is on its way while it is cut stays there, as in a network that loses nothing and delivers late."""
+        self.is_cut, self.delay_s = cut, delay_s
+        self._changed.set()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._passable()
+            onwards = await asyncio.open_connection(self.target.host, self.target.port)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pass_on(reader, onwards[1]))
+                both.create_task(self._pass_on(onwards[0], writer))
+        except* (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(CHUNK_BYTES):
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+                await self._passable()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def _passable(self) -> None:
+        while self.is_cut:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class ProxiedCluster(GrowingCluster):
+    """Use it in an `async with`, inside of the loop that the proxies run in."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.links: dict[tuple[int, int], Link] = {}
+        self._ports: dict[tuple[int, int], int] = {}
+        pairs = list(permutations(self.nodes, 2))
+        for pair, port in zip(pairs, free_ports(len(pairs)), strict=True):
+            self._ports[pair] = port
+            self.links[pair] = Link(self.nodes[pair[1]].address)
+        for number, node in self.nodes.items():
+            config = msgspec.json.decode(node.config.read_bytes())
+            config["peers"] = {
+                str(other): f"127.0.0.1:{self._ports[number, other]}"
+                for other in self.nodes
+                if other != number
+            }
+            node.config.write_bytes(msgspec.json.encode(config))
+
+    async def __aenter__(self) -> Self:
+        for pair, link in self.links.items():
+            await link.listen(self._ports[pair])
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+        for link in self.links.values():
+            await link.close()
+
+    def cut_off(self, node: int, *, to: bool = True, of: bool = True) -> None:
+        """Nobody hears this node (`of`), and it hears nobody (`to`)."""
+        for (sender, receiver), link in self.links.items():
+            if (sender == node and of) or (receiver == node and to):
+                link.set(cut=True)
+
+    def slow_down(self, node: int, delay_s: float) -> None:
+        for pair, link in self.links.items():
+            if node in pair:
+                link.set(delay_s=delay_s)
+
+    def heal(self) -> None:
+        for link in self.links.values():
+            link.set()
