@@ -52,17 +52,18 @@ class Link:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        writers = [writer]
         try:
             await self._passable()
-            onwards = await asyncio.open_connection(self.target.host, self.target.port)
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._pass_on(reader, onwards[1]))
-                both.create_task(self._pass_on(onwards[0], writer))
-        except* (OSError, asyncio.IncompleteReadError):
+            answers, onwards = await asyncio.open_connection(self.target.host, self.target.port)
+            writers.append(onwards)
+            await asyncio.gather(self._pass_on(reader, onwards), self._pass_on(answers, writer))
+        except (OSError, asyncio.CancelledError):  # Cancelled only when all is over.
             pass
         finally:
             self._tasks.discard(task)
-            writer.close()
+            for each in writers:
+                each.transport.abort()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -80,6 +80,9 @@ def demo(
         with spark_session(out) as spark:
             flow = send_and_kill(out, cluster, spark, events)
             compare(out, flow)
+            if not flow.held:
+                cluster.is_evidence = True
+                out.print(f"   its data and logs are left for a look: {cluster.directory.parent}", soft_wrap=True)
             totals = sweep(out, spark, seeds)
     mutant, caught = plant_a_bug(out)
     if caught is not None:

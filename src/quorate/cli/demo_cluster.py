@@ -36,6 +36,8 @@ class DemoCluster:
         self.port = plan.port
         self.bootstrap = plan.bootstrap()
         self.is_kept = False
+        self.is_evidence = False
+        """Something was wrong with what it did: it is stopped, and its data and logs stay."""
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +48,8 @@ class DemoCluster:
         self.is_kept = self._keep and error is None
         if not self.is_kept:
             self._stop()
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            if not self.is_evidence:
+                shutil.rmtree(self._scratch, ignore_errors=True)
 
     @property
     def pid(self) -> int:

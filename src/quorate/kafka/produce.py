@@ -152,6 +152,11 @@ class Producing:
         outcome = self._call.door.retrying.judged(partition, numbers, outcome)
         if outcome is Outcome.BUSY:
             return ErrorCode.not_enough_replicas_after_append
+        if outcome is Outcome.OUT_OF_ORDER:  # Never told to a client that does what it should: worth a line.
+            self._broker.node.log_offence(
+                f"partition {partition.hex()}: producer {numbers.producer_id}, epoch {numbers.epoch}, is out of "
+                f"order with {numbers.first} to {numbers.last}"
+            )
         return _ERRORS[outcome]
 
     def _decided(self, answers: list[PartitionAnswer], place: int, answer: PartitionAnswer) -> None:
