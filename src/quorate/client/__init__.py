@@ -1,9 +1,9 @@
 """What asks a cluster from outside: no server code.
 
 `Cluster` knows who leads and asks them; `ranges` reads exactly what lies between two offsets; `records` turns
-record batches into Arrow columns. `TableGroup` and, for asyncio, `AsyncTableGroup` write and read tables, whose words
-(`Insert`, `Add`, `At` and so on) stand in `quorate.tables`. Spark's executors import this room and `wire`, and
-nothing of the server.
+record batches into Arrow columns. `TableGroup` and, for asyncio, `AsyncTableGroup` write and read tables, whose
+words (`Insert`, `Add`, `At` and so on) stand in `quorate.tables`. Spark's executors import this room and `wire`,
+and nothing of the server.
 """
 
 from quorate.client.aio_tables import AsyncTableGroup
