@@ -52,9 +52,11 @@ class ScriptedNode:
 
     def __init__(self, answer: Callable[[Frame], Answer]) -> None:
         self.asked: list[int] = []
+        self.connections_count = 0
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(handler) -> None:  # noqa: N805
+                self.connections_count += 1
                 while size := handler.rfile.read(4):
                     frame = Frame(handler.rfile.read(int.from_bytes(size, "big")))
                     self.asked.append(frame.api)
