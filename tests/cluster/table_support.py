@@ -70,6 +70,14 @@ async def value_of(
     return row.values[1]
 
 
+async def until_value(bank: AsyncTableGroup, wanted: int, consistency: Consistency, *, node: int) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            if await value_of(bank, consistency, node=node) == wanted:
+                return
+            await asyncio.sleep(0.02)
+
+
 @asynccontextmanager
 async def paused(cluster: GrowingCluster, *nodes: int) -> AsyncIterator[None]:
     """They hang, and then go on as if nothing had been."""

@@ -33,6 +33,7 @@ from tests.cluster.table_support import (
     paused,
     tables_in,
     until_refused_no_more,
+    until_value,
     value_of,
 )
 
@@ -143,9 +144,7 @@ def test_local_reads_see_what_may_be_taken_back_and_others_do_not(tmp_path: Path
             ):
                 async with paused(cluster, *followers):
                     writing = asyncio.create_task(writer.execute(ONE_MORE))
-                    async with asyncio.timeout(TIMEOUT_S):
-                        while await value_of(reader, Consistency.LOCAL, node=leader) == 0:
-                            await asyncio.sleep(0.02)
+                    await until_value(reader, 1, Consistency.LOCAL, node=leader)
                     assert await value_of(reader, node=leader) == 0
                     with pytest.raises(Unreachable):
                         await value_of(reader, Consistency.LINEARIZABLE)

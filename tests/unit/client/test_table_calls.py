@@ -185,7 +185,7 @@ def test_whoever_has_been_reached_before_is_waited_for() -> None:
     for number in range(3):
         call.next(number * 0.1)
         fails(call, number * 0.1, was_sent=False, error=ConnectionRefusedError("connection refused"))
-    with pytest.raises(Unreachable, match="within 5 s: .*connection refused; is a majority"):
+    with pytest.raises(Unreachable, match=r"within 5 s: .*connection refused; is a majority"):
         call.next(5.0)
 
 

@@ -166,20 +166,19 @@ def test_tasks_share_a_connection_and_cancelled_ones_mix_nothing_up() -> None:
 
 
 def test_whoever_waits_when_the_client_is_closed_hears_of_it() -> None:
-    over = threading.Event()
+    asked, over = threading.Event(), threading.Event()
 
     def hang(_: wire.Request) -> None:
+        asked.set()
         over.wait()
 
     async def main() -> None:
         bank = AsyncTableGroup(node.bootstrap, "bank")
         waiting = asyncio.create_task(bank.execute(Delete("t", (1,))))
-        async with asyncio.timeout(10):
-            while wire.TABLES_API not in node.asked:
-                await asyncio.sleep(0.01)
-            await bank.close()
-            with pytest.raises(OutcomeUnknown, match="closed"):
-                await waiting
+        await asyncio.to_thread(asked.wait, 10)
+        await bank.close()
+        with pytest.raises(OutcomeUnknown, match="closed"):
+            await asyncio.wait_for(waiting, 10)
 
     with node_that(hang) as node:
         try:
