@@ -46,6 +46,9 @@ SHUNNED_S = 1.0
 LOOK_AROUND_EVERY = 3
 """Failures after which it is asked anew where the nodes are."""
 
+LOOKS_COUNT = 2
+"""After so many looks a node is believed not to be there: one that has just started knows only itself."""
+
 Address = tuple[str, int]
 Found = TypeVar("Found")
 
@@ -130,8 +133,9 @@ class Call(Generic[Found]):
         self._among: tuple[int, ...] = ()
         """Nodes that have a copy, if somebody has said so."""
         self._must_look = False
-        self._has_looked = False
+        self._looks_count = 0
         self._pause_s = 0.0
+        self._backoff_s = 0.0
         self._redirections_count = 0
         self._failures_count = 0
         self._waits_count = 0
@@ -157,7 +161,7 @@ class Call(Generic[Found]):
         known = self._nodes.addresses
         wanted = self._node or self._nodes.leaders.get(self.group, 0)
         looks_around = self._must_look or not known or (wanted not in known and wanted != 0)
-        if looks_around and self._has_looked and self._node and self._node not in known:
+        if self._looks_count >= LOOKS_COUNT and self._node and self._node not in known:
             raise Refused(f"there is no node {self._node}; there are: {', '.join(map(str, sorted(known)))}")
         if looks_around:
             address = self._nodes.choose(list(dict.fromkeys([*known.values(), *self._nodes.bootstrap])), at)
@@ -189,8 +193,8 @@ class Call(Generic[Found]):
         self._nodes.answered(self._step.address)
         self._nodes.addresses = addresses
         self._must_look = False
-        self._has_looked = True
-        self._pause_s = 0.0
+        self._looks_count += 1
+        self._pause(0.0 if addresses and (not self._node or self._node in addresses) else None)
         if leader in addresses:
             self._nodes.leaders[self.group] = leader
         elif self._nodes.leaders.get(self.group) not in addresses:
@@ -275,8 +279,8 @@ class Call(Generic[Found]):
     def _pause(self, pause_s: float | None) -> None:
         """None: longer each time."""
         if pause_s is None:
-            longest = min(max(self._pause_s * 2, PAUSE_MIN_S), PAUSE_MAX_S)
-            pause_s = longest * (0.75 + self._nodes.rng.random() / 4)
+            self._backoff_s = min(max(self._backoff_s * 2, PAUSE_MIN_S), PAUSE_MAX_S)
+            pause_s = self._backoff_s * (0.75 + self._nodes.rng.random() / 4)
         self._pause_s = pause_s
 
     def _judged(self, answer: Any) -> Found:

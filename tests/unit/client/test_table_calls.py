@@ -200,9 +200,14 @@ def test_one_node_is_asked_and_nobody_else() -> None:
     assert call.next(6.0).address == ADDRESSES[3]
 
 
-def test_a_node_that_there_is_not_is_refused_after_a_look() -> None:
+def test_a_node_that_there_is_not_is_refused_after_two_looks() -> None:
+    """Whoever has just started knows only itself."""
     call = call_of(GET, known(), node=9)
     assert call.next(0.0).looks_around
+    call.saw({1: ADDRESSES[1]}, 0)
+    second = call.next(0.0)
+    assert second.looks_around
+    assert second.pause_s > 0
     call.saw(ADDRESSES, LEADS)
     with pytest.raises(Refused, match="there is no node 9; there are: 1, 2, 3"):
         call.next(0.0)
