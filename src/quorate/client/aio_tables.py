@@ -24,7 +24,7 @@ from quorate.wire.cursor import BadMessage
 from quorate.wire.messages import Api, decode_response, encode_request
 from quorate.wire.tables import Consistency
 
-CLOSED = "the client was closed"
+CLOSED = "before the client was closed"
 Found = TypeVar("Found")
 
 

@@ -29,6 +29,7 @@ from quorate.client.errors import (
 )
 from quorate.tables import ID_BYTES, Outcome
 from quorate.wire import tables as wire
+from quorate.wire.tables import Consistency
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.5
 REDIRECTIONS_COUNT_MAX = 3
@@ -132,6 +133,8 @@ class Call(Generic[Found]):
         self._step: Step | None = None
         self._among: tuple[int, ...] = ()
         """Nodes that have a copy, if somebody has said so."""
+        self._left_out: Address | None = None
+        """Who could not answer just now, where others can."""
         self._must_look = False
         self._looks_count = 0
         self._pause_s = 0.0
@@ -152,11 +155,17 @@ class Call(Generic[Found]):
     def is_order(self) -> bool:
         return isinstance(self._request, wire.Promote | wire.Demote)
 
+    @property
+    def _is_for_any_copy(self) -> bool:
+        asked = getattr(self._request, "consistency", Consistency.LINEARIZABLE)
+        return asked is not Consistency.LINEARIZABLE
+
     def next(self, now: float) -> Step:
         """Raises Unreachable, or OutcomeUnknown, when the time is over."""
         left_s = self._end - now - self._pause_s
         if left_s <= 0 and self._step is not None:
-            raise self.given_up(f"within {self._timeout_s:g} s: {self._trouble or 'nobody answered'}")
+            why = self._trouble or "nobody answered"
+            raise self.given_up(f"within {self._timeout_s:g} s: {why}", "; is a majority of the nodes up?")
         at = now + self._pause_s
         known = self._nodes.addresses
         wanted = self._node or self._nodes.leaders.get(self.group, 0)
@@ -165,13 +174,17 @@ class Call(Generic[Found]):
             raise Refused(f"there is no node {self._node}; there are: {', '.join(map(str, sorted(known)))}")
         if looks_around:
             address = self._nodes.choose(list(dict.fromkeys([*known.values(), *self._nodes.bootstrap])), at)
-        elif wanted and (self._node or not self._nodes.is_shunned(known[wanted], at)):
+        elif wanted and (self._node or not self._is_left_out(known[wanted], at)):
             address = known[wanted]
         else:
-            among = [known[node] for node in self._among if node in known]
-            address = self._nodes.choose(among or list(known.values()), at)
+            among = [known[node] for node in self._among if node in known] or list(known.values())
+            others = [address for address in among if address != self._left_out]
+            address = self._nodes.choose(others or among, at)
         self._step = Step(self._pause_s, address, self._patience_s(left_s, looks_around), looks_around)
         return self._step
+
+    def _is_left_out(self, address: Address, now: float) -> bool:
+        return address == self._left_out or self._nodes.is_shunned(address, now)
 
     def _patience_s(self, left_s: float, looks_around: bool) -> float:
         if self.is_order and not looks_around:
@@ -235,7 +248,7 @@ class Call(Generic[Found]):
                 nodes = ", ".join(map(str, answer.copies))
                 raise Refused(f"node {self._node} has no copy of {self.group!r}; these have: {nodes}")
             self._among = answer.copies
-            self._led_by(answer.leader or answer.copies[0])
+            self._led_by(answer.leader or min(answer.copies, default=0))
             self._try_again("the node has no copy of it")
         elif isinstance(answer, wire.Unknown):
             self._unknown(answer.why or "nobody knows what became of it")
@@ -265,6 +278,8 @@ class Call(Generic[Found]):
 
     def _try_again(self, why: str) -> None:
         self._trouble = why
+        assert self._step is not None
+        self._left_out = self._step.address if self._is_for_any_copy else None
         self._pause(0.0 if self._redirections_count < REDIRECTIONS_COUNT_MAX and not self._node else None)
 
     def _unknown(self, why: str) -> None:
@@ -290,7 +305,7 @@ class Call(Generic[Found]):
         if isinstance(answer, wire.Done) and isinstance(self._request, wire.Execute):
             if answer.result is None:
                 raise OutcomeUnknown(
-                    self._request.transaction.id, "so much was done since that it is forgotten"
+                    self._request.transaction.id, "(so much was done since that it is forgotten)"
                 )
             if answer.result.outcome is Outcome.REFUSED:
                 raise TransactionRefused(answer.result.why)
@@ -302,11 +317,11 @@ class Call(Generic[Found]):
             return OutcomeUnknown(self._request.transaction.id, f"when it was sent again: {error}")
         return error
 
-    def given_up(self, why: str) -> ClientError:
+    def given_up(self, why: str, advice: str = "") -> ClientError:
         """It is not tried any more."""
         if isinstance(self._request, wire.Execute) and self._may_be_done:
             return OutcomeUnknown(self._request.transaction.id, why)
-        return Unreachable(f"{self.group}: nothing came of it {why}; is a majority of the nodes up?")
+        return Unreachable(f"{self.group}: nothing came of it {why}{advice}")
 
 
 def new_id() -> bytes:

@@ -96,6 +96,17 @@ def test_a_leader_that_is_busy_is_asked_again_after_longer_and_longer_pauses() -
     assert pauses[0] == 0 < pauses[1]
 
 
+def test_a_read_that_a_copy_cannot_answer_now_goes_to_another_one() -> None:
+    call = call_of(GET, known())
+    assert call.next(0.0).address == ADDRESSES[LEADS]
+    call.answered(wire.Again("its state is still being read", LEADS))
+    assert call.next(0.0).address != ADDRESSES[LEADS]
+    linearizable = call_of(wire.Get("bank", "t", (1,), wire.Consistency.LINEARIZABLE), known())
+    for _ in range(2):
+        assert linearizable.next(0.0).address == ADDRESSES[LEADS]
+        linearizable.answered(wire.Again("what former leaders left is not settled yet", LEADS))
+
+
 def test_a_leader_that_nobody_knows_the_place_of_is_looked_for() -> None:
     call = call_of(GET, known())
     call.next(0.0)
