@@ -39,6 +39,8 @@ from tests.cluster.table_support import (
 
 pytestmark = pytest.mark.cluster
 
+DOCUMENTS = Table("documents", (Column("id", Type.INT), Column("text", Type.STR)), ("id",))
+TEXT = "x" * 1_000_000
 ONE_MORE = Update("counters", (0,), (Add("value", 1),))
 
 
@@ -101,6 +103,13 @@ def test_whoever_has_written_sees_it_on_every_copy(tmp_path: Path, replication: 
                 assert await value_of(stranger, node=node) == 10
             with pytest.raises(Refused, match="there is no node 9"):
                 await value_of(bank, node=9)
+            # Nearly as much as one transaction can hold, and more than one answer.
+            await bank.execute(CreateTable(DOCUMENTS))
+            await bank.execute(*(Insert("documents", (number, TEXT)) for number in range(16)))
+            for node in (1, 2, 3):
+                assert [row.values async for row in bank.iterate("documents", node=node)] == [
+                    (number, TEXT) for number in range(16)
+                ]
 
     run(main())
 
