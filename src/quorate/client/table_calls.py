@@ -83,7 +83,8 @@ class Nodes:
         self._failed_at.pop(address, None)
 
     def is_shunned(self, address: Address, now: float) -> bool:
-        return now < self._failed_at.get(address, now - SHUNNED_S) + SHUNNED_S
+        failed_at = self._failed_at.get(address)
+        return failed_at is not None and now < failed_at + SHUNNED_S
 
     def choose(self, among: list[Address], now: float) -> Address:
         """Any that has not failed lately; else the one for which that is longest ago."""

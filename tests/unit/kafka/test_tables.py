@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ ANSWER_S = 0.3
 
 
 async def create(served: Served, name: str = "bank", **more: str) -> None:
-    settings = {"quorate_kind": "tables", "quorate_replication": "confirm", **more}
+    settings: dict[str, Any] = {"quorate_kind": "tables", "quorate_replication": "confirm", **more}
     async with await served.connect() as connection:
         assert (await connection.create(name, **settings)).error_message is None
 
@@ -258,7 +259,10 @@ class Maker:
     def request(self) -> wire.Request:
         rng, group = self.rng, self.rng.choice(("bank", "bank", "bank", "records", "nothing", "", "é" * 999))
         key = self.values()
-        limits = {"consistency": rng.choice(list(wire.Consistency)), "offset": rng.choice((-1, 0, 1 << 62))}
+        limits: dict[str, Any] = {
+            "consistency": rng.choice(list(wire.Consistency)),
+            "offset": rng.choice((-1, 0, 1 << 62)),
+        }
         kind = rng.randrange(7)
         if kind < 2:
             operations = tuple(self.operation() for _ in range(rng.choice((0, 1, 3))))
@@ -268,8 +272,9 @@ class Maker:
         if kind == 2:
             return wire.Get(group, self.table(), key, timeout_ms=1, **limits)
         if kind == 3:
-            ends = (rng.choice((None, self.values())) for _ in range(3))
-            return wire.Scan(group, self.table(), *ends, rng.choice((-1, 0, 1 << 60)), timeout_ms=1, **limits)
+            first, last, after = (rng.choice((None, self.values())) for _ in range(3))
+            limits["limit"] = rng.choice((-1, 0, 1 << 60))
+            return wire.Scan(group, self.table(), first, last, after, timeout_ms=1, **limits)
         if kind == 4:
             return wire.AskResult(group, rng.randbytes(rng.choice((0, 16, 99))))
         if kind == 5:
@@ -294,10 +299,10 @@ class Maker:
     def table(self) -> str:
         return self.rng.choice(("documents", "documents", "x", "", "\0", "a" * 99))
 
-    def values(self) -> tuple[object, ...]:
+    def values(self) -> tuple[Any, ...]:
         return tuple(self.value() for _ in range(self.rng.choice((0, 1, 1, 2, 2, 99))))
 
-    def value(self) -> object:
+    def value(self) -> Any:
         return self.rng.choice(
             (0, 1, -1, 1 << 63, 1.5, float("nan"), "a", "é", b"\xff", True, None, [1], {"a": 1}, "x" * 2000)
         )
