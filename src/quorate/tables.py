@@ -11,16 +11,9 @@ from __future__ import annotations
 import re
 from enum import IntEnum, StrEnum
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-
-if TYPE_CHECKING:
-    Value = int | float | str | bytes | bool | None
-    """What a column of a row can hold."""
-else:
-    Value = Any  # No decoder tells `str` from `bytes` in a union; tables have decoders that know which it is.
-Values = tuple[Value, ...]
 
 ID_BYTES = 16
 NAME_CHARACTERS_MAX = 64
@@ -43,6 +36,14 @@ RESULTS_REMEMBERED_MAX = 100_000
 SCAN_ROWS_MAX = 10_000
 """That one scan gives."""
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
+
+if TYPE_CHECKING:
+    Value = int | float | str | bytes | bool | None
+    """What a column of a row can hold."""
+else:
+    Value = Any  # No decoder tells `str` from `bytes` in a union; tables have decoders that know which it is.
+# Whoever decodes stops at these counts before anything is made: a few megabytes hold millions of small things.
+Values = Annotated[tuple[Value, ...], msgspec.Meta(max_length=COLUMNS_COUNT_MAX)]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 
@@ -161,8 +162,8 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """All of it is done, or nothing. Its id makes a repetition harmless."""
 
     id: bytes
-    operations: tuple[Operation, ...]
-    conditions: tuple[Condition, ...] = ()
+    operations: Annotated[tuple[Operation, ...], msgspec.Meta(max_length=OPERATIONS_COUNT_MAX)]
+    conditions: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=CONDITIONS_COUNT_MAX)] = ()
 
 
 # --- answers ---

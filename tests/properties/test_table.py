@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from quorate.core.entry import Header, Kind, NoOp, Rollback
 from quorate.machine import table_keys, table_snapshot
 from quorate.machine.table import Tables
+from quorate.machine.table_wire import decode, encode
 from quorate.tables import (
     Absent,
     Add,
@@ -33,7 +34,6 @@ from quorate.tables import (
     Update,
     Upsert,
 )
-from quorate.machine.table_wire import decode, encode
 from tests.properties.table_twin import State, after
 
 REMEMBERED = 4

@@ -11,10 +11,10 @@ from quorate.core.entry import Header, Kind, Rollback
 from quorate.host.replicas import MACHINES
 from quorate.machine import Payload
 from quorate.machine.table import Tables
-from quorate.tables import SCAN_ROWS_MAX, Level, Row, Transaction, Values
 from quorate.machine.table_wire import decode, encode
 from quorate.sim.faults import PROFILES
 from quorate.sim.run import Run, Sum, Verdict, plan_seed, run_seed, run_seeds
+from quorate.tables import SCAN_ROWS_MAX, Level, Row, Transaction, Values
 from tests.simulation.test_seeds import chunks, expect_nothing_broken
 
 PROTOCOLS = ("raft", "coordinated", "isr", "confirm")

@@ -26,6 +26,7 @@ from quorate.cli import (
     scenario,
     sim,
     sweep_command,
+    table,
     topic,
     up,
 )
@@ -44,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (up, topic, cluster, format, run_node, sim, sweep_command, mutants, scenario, bench, demo):
+for part in (up, topic, table, cluster, format, run_node, sim, sweep_command, mutants, scenario, bench, demo):
     part.register(app)
 
 

@@ -15,6 +15,10 @@ class NotYet(Exception):
     """It is ordered, and goes on by itself, or may: one line for stderr; the command ends with exit code 1."""
 
 
+class NotDone(NotYet):
+    """It was asked for rightly, and nothing was changed: the tables refuse it, say."""
+
+
 def no_such(kind: str, name: str, known: Iterable[str]) -> WrongUsage:
     """A name that nothing has; the nearest one is suggested, or all are listed."""
     names = list(known)

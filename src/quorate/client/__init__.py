@@ -1,38 +1,59 @@
-"""What reads a cluster from outside: plain sockets, no server code, no asyncio.
+"""What asks a cluster from outside: no server code.
 
 `Cluster` knows who leads and asks them; `ranges` reads exactly what lies between two offsets; `records` turns
-record batches into Arrow columns. Spark's executors import this room and `wire`, and nothing of the server.
+record batches into Arrow columns. `TableGroup` and, for asyncio, `AsyncTableGroup` write and read tables, whose
+words (`Insert`, `Add`, `At` and so on) stand in `quorate.tables`. Spark's executors import this room and `wire`,
+and nothing of the server.
 """
 
+from quorate.client.aio_tables import AsyncTableGroup
 from quorate.client.cluster import EARLIEST, LATEST, Cluster, Fetched, PartitionInfo, TopicInfo
 from quorate.client.errors import (
     BadAnswer,
     ClientError,
+    GroupReplaced,
     NobodyThere,
     OffsetOutOfRange,
     OffsetsMissing,
+    OutcomeUnknown,
     Refused,
+    RolledBack,
     TopicReplaced,
+    TransactionRefused,
+    UnknownGroup,
     UnknownPartition,
     UnknownTopic,
     Unreachable,
 )
+from quorate.client.table_session import Executed
+from quorate.client.tables import TableGroup, create_group
+from quorate.wire.tables import Consistency
 
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "AsyncTableGroup",
     "BadAnswer",
     "ClientError",
     "Cluster",
+    "Consistency",
+    "Executed",
     "Fetched",
+    "GroupReplaced",
     "NobodyThere",
     "OffsetOutOfRange",
     "OffsetsMissing",
+    "OutcomeUnknown",
     "PartitionInfo",
     "Refused",
+    "RolledBack",
+    "TableGroup",
     "TopicInfo",
     "TopicReplaced",
+    "TransactionRefused",
+    "UnknownGroup",
     "UnknownPartition",
     "UnknownTopic",
     "Unreachable",
+    "create_group",
 ]

@@ -64,6 +64,22 @@ class BadAnswer(ClientError):
     """What a node sent is not what was asked for, or its checksum is wrong."""
 
 
+class UnknownGroup(ClientError):
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"there is no group of tables {group!r} in the cluster; create it (`quorate table create`), "
+            f"or mend its name"
+        )
+        self.group = group
+
+
+class GroupReplaced(ClientError):
+    """A group of this name was deleted and created anew: its offsets and versions mean something else now."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(f"group of tables {group!r} was deleted and created anew; open it again")
+
+
 class TransactionRefused(ClientError):
     """A transaction was settled and changed nothing: the tables say why."""
 

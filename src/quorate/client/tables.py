@@ -1,36 +1,44 @@
 """Tables of a cluster, from a program: `with TableGroup("127.0.0.1:9092", "bank") as bank: bank.execute(…)`.
 
 Transactions are operations and conditions (`quorate.tables`). Reads choose what they see: `committed`, the default,
-is what is settled where it is asked, and at least everything that this client has written; `linearizable` is what
-is settled anywhere; `local` is whatever that copy has applied, and may be taken back.
+is what is settled where it is asked, and at least everything that this client has written or seen; `linearizable`
+is what is settled anywhere; `local` is whatever that copy has applied, and may be taken back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from time import sleep
+from collections.abc import Iterator, Sequence
+from time import monotonic, sleep
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from quorate.client import admin
-from quorate.client.cluster import Cluster, in_words, parse_bootstrap
+from quorate.client.cluster import Cluster, in_words
 from quorate.client.connection import Connection
-from quorate.client.table_calls import Call, Nodes, new_id
-from quorate.tables import Condition, Operation, Result, Row, Table, Transaction, Values
+from quorate.client.looking_around import METADATA_VERSION, question, seen_in
+from quorate.client.table_calls import Address, Call, Step
+from quorate.client.table_session import LIMIT, Executed, Pages, Session
+from quorate.tables import Condition, Operation, Result, Row, Table, Values
 from quorate.wire import tables as wire
 from quorate.wire.cursor import BadMessage
+from quorate.wire.messages import Api
 from quorate.wire.tables import Consistency
 
-LIMIT = 1000
-"""Rows that a scan gives, where nobody says how many."""
+Found = TypeVar("Found")
 
 
 def create_group(
-    cluster: Cluster, group: str, *, replicas_count: int = -1, replication: str = "confirm"
+    cluster: Cluster | str, group: str, *, replicas_count: int = -1, replication: str = "confirm"
 ) -> None:
-    """A group of tables, empty; raises Refused."""
+    """A group of tables, empty; raises Refused, and Unreachable where nobody knows whether it is there now."""
     config = {"quorate.kind": "tables", "quorate.replication": replication}
-    admin.create_topic(cluster, group, partitions_count=1, replicas_count=replicas_count, config=config)
+    if isinstance(cluster, str):
+        with Cluster(cluster) as opened:
+            admin.create_topic(
+                opened, group, partitions_count=1, replicas_count=replicas_count, config=config
+            )
+    else:
+        admin.create_topic(cluster, group, partitions_count=1, replicas_count=replicas_count, config=config)
 
 
 class TableGroup:
@@ -39,14 +47,9 @@ class TableGroup:
     def __init__(
         self, bootstrap: str, group: str, *, client_id: str = "quorate", timeout_s: float = 30.0
     ) -> None:
-        self.group = group
-        self.timeout_s = timeout_s
-        self.offset = -1
-        """Of the last transaction that this client has written: committed reads see it."""
-        self._bootstrap = bootstrap
+        self._session = Session(bootstrap, group, timeout_s)
         self._client_id = client_id
-        self._nodes = Nodes(parse_bootstrap(bootstrap))
-        self._connections: dict[tuple[str, int], Connection] = {}
+        self._connections: dict[Address, Connection] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -61,28 +64,31 @@ class TableGroup:
             connection.close()
         self._connections.clear()
 
+    @property
+    def group(self) -> str:
+        return self._session.group
+
+    @property
+    def offset(self) -> int:
+        """Up to here this client has written, or seen what is settled: committed reads see at least that."""
+        return self._session.offset
+
     # --- what can be asked ---
 
     def execute(
         self, *operations: Operation, conditions: Sequence[Condition] = (), id_: bytes | None = None
-    ) -> Result:
+    ) -> Executed:
         """All of it, or nothing. Raises TransactionRefused, RolledBack, OutcomeUnknown, Refused, Unreachable.
 
         `id_`: the one of an earlier try; under one id something is done once.
         """
-        transaction = Transaction(id_ or new_id(), operations, tuple(conditions))
-        done: wire.Done = self._ask(
-            wire.Execute(self.group, transaction, timeout_ms=round(self.timeout_s * 1000))
-        )
-        assert done.result is not None
-        if done.settled:
-            self.offset = max(self.offset, done.result.offset)
-        return done.result
+        return self._ask(self._session.execute(operations, conditions, id_))
 
-    def get(self, table: str, key: Values, consistency: Consistency = Consistency.COMMITTED) -> Row | None:
-        """The row with that key."""
-        found: wire.Rows = self._ask(wire.Get(self.group, table, key, consistency, self.offset))
-        return found.rows[0] if found.rows else None
+    def get(
+        self, table: str, key: Values, consistency: Consistency = Consistency.COMMITTED, *, node: int = 0
+    ) -> Row | None:
+        """The row with that key, as the leader has it, or that node."""
+        return self._ask(self._session.get(table, key, Consistency(consistency), node))
 
     def scan(
         self,
@@ -92,64 +98,98 @@ class TableGroup:
         *,
         limit: int = LIMIT,
         consistency: Consistency = Consistency.COMMITTED,
+        node: int = 0,
     ) -> tuple[Row, ...]:
         """Rows in the order of their keys, both ends included; the first columns of a key stand for the rest."""
-        request = wire.Scan(self.group, table, first, last, limit, consistency, self.offset)
-        found: wire.Rows = self._ask(request)
-        return found.rows
+        rows: list[Row] = []
+        for page in self._pages(table, first, last, limit, consistency, node):
+            rows += page
+        return tuple(rows)
+
+    def iterate(
+        self,
+        table: str,
+        first: Values | None = None,
+        last: Values | None = None,
+        *,
+        consistency: Consistency = Consistency.COMMITTED,
+        node: int = 0,
+    ) -> Iterator[Row]:
+        """The same without a limit, fetched in pages: each is of one moment, and later ones of later moments."""
+        for page in self._pages(table, first, last, None, consistency, node):
+            yield from page
 
     def result(self, id_: bytes) -> Result | None:
         """What became of a transaction; None: nothing has, so far, or it is long ago."""
-        done: wire.Done = self._ask(wire.AskResult(self.group, id_))
-        return done.result
+        return self._ask(self._session.result(id_))
 
     def tables(self, consistency: Consistency = Consistency.COMMITTED) -> tuple[Table, ...]:
         return self.describe(consistency).tables
 
-    def describe(self, consistency: Consistency = Consistency.COMMITTED) -> wire.Described:
-        described: wire.Described = self._ask(wire.AskTables(self.group, consistency, self.offset))
-        return described
+    def describe(self, consistency: Consistency = Consistency.COMMITTED, *, node: int = 0) -> wire.Described:
+        """Its tables, its protocol, who leads and who has copies."""
+        return self._ask(self._session.describe(Consistency(consistency), node))
 
     def promote(self, node: int, *, roll_back: bool = False) -> int:
         """Let that node lead (`confirm`); who leads now."""
-        ordered: wire.Ordered = self._ask(wire.Promote(self.group, roll_back), node=node)
-        return ordered.leader
+        return self._ask(self._session.promote(node, roll_back=roll_back))
 
     def demote(self) -> int:
         """Let whoever leads stop, once everything is settled (`confirm`)."""
-        ordered: wire.Ordered = self._ask(wire.Demote(self.group))
-        return ordered.leader
+        return self._ask(self._session.demote())
 
     # --- asking ---
 
-    def _ask(self, request: wire.Request, *, node: int = 0) -> Any:
-        call = Call(self._nodes, request, self.timeout_s, node=node)
-        if not self._nodes.addresses:
-            self._look_around()
+    def _pages(
+        self,
+        table: str,
+        first: Values | None,
+        last: Values | None,
+        limit: int | None,
+        consistency: Consistency,
+        node: int,
+    ) -> Iterator[tuple[Row, ...]]:
+        how = Consistency(consistency)
+        pages = Pages(self._session, table, first, last, limit=limit, consistency=how, node=node)
+        while (call := pages.next()) is not None:
+            yield self._ask(call)
+
+    def _ask(self, call: Call[Found]) -> Found:
         while not call.is_over:
-            address = call.address()
-            was_sent = False
-            try:
-                connection = self._connect(address, call.try_deadline())
-                was_sent = True
-                answer = connection.ask_tables(request, deadline=call.deadline)
-            except (OSError, BadMessage) as error:
-                broken = self._connections.pop(address, None)
-                if broken is not None:
-                    broken.close()
-                call.failed(in_words(error), was_sent=was_sent)
-            else:
-                call.answered(answer)
-            if not call.is_over:
-                sleep(call.pause_s())
+            step = call.next(monotonic())
+            sleep(step.pause_s)
+            self._take(call, step)
         return call.found
 
-    def _connect(self, address: tuple[str, int], deadline: float) -> Connection:
+    def _take(self, call: Call[Any], step: Step) -> None:
+        was_sent = False
+        deadline = monotonic() + step.patience_s
+        try:
+            connection = self._connect(step.address, deadline)
+            was_sent = True
+            if step.looks_around:
+                body = connection.ask(Api.METADATA, METADATA_VERSION, question(call.group), deadline=deadline)
+            else:
+                answer = connection.ask_tables(call.request(), deadline=deadline)
+        except (OSError, BadMessage) as error:
+            self._drop(step.address)
+            call.failed(monotonic(), error, in_words(error), was_sent=was_sent)
+            return
+        except BaseException:
+            # Also when interrupted: an answer that nobody waited for must not answer the next request.
+            self._drop(step.address)
+            raise
+        if step.looks_around:
+            call.saw(*seen_in(body))
+        else:
+            call.answered(answer)
+
+    def _connect(self, address: Address, deadline: float) -> Connection:
         if address not in self._connections:
             self._connections[address] = Connection(*address, client_id=self._client_id, deadline=deadline)
         return self._connections[address]
 
-    def _look_around(self) -> None:
-        """Where the nodes are, by any of those that were named."""
-        with Cluster(self._bootstrap, client_id=self._client_id, timeout_s=self.timeout_s) as cluster:
-            _, self._nodes.addresses = admin.find_nodes(cluster)
+    def _drop(self, address: Address) -> None:
+        broken = self._connections.pop(address, None)
+        if broken is not None:
+            broken.close()

@@ -22,7 +22,7 @@ from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
 from quorate.wire.cursor import BadMessage
 from quorate.wire.messages import VERSIONS, Api, is_served
-from quorate.wire.tables import TABLES_API, TABLES_VERSION
+from quorate.wire.tables import TABLES_API, TABLES_SCAN_API, TABLES_VERSION
 
 if TYPE_CHECKING:
     from quorate.kafka.door import Door
@@ -68,7 +68,7 @@ class Broker:
     def handle(self, call: Call) -> None:
         """Raises BadMessage for what is not served."""
         api, version = call.head.api, call.head.version
-        if api == TABLES_API and version == TABLES_VERSION:
+        if api in (TABLES_API, TABLES_SCAN_API) and version == TABLES_VERSION:
             tables.handle(self, call)
             return
         handler = _HANDLERS.get(api)

@@ -26,6 +26,7 @@ from quorate.kafka.retrying import Retrying
 from quorate.node.config import BadConfig
 from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.messages import Api, read_head
+from quorate.wire.tables import TABLES_SCAN_API
 
 if TYPE_CHECKING:
     from quorate.node import Node
@@ -43,6 +44,9 @@ DOORS_COUNT_MAX = 1000
 KEEPALIVE_IDLE_S = 120
 JOIN_BYTES_MAX = 4 << 10
 """Answers up to this size are written as one buffer: copying is cheaper than listing the pieces."""
+
+FETCHES = (Api.FETCH, TABLES_SCAN_API)
+"""Small requests with large answers."""
 
 _SIZE = struct.Struct(">i")
 _SIZE_BYTES = _SIZE.size
@@ -184,7 +188,7 @@ class Door(asyncio.Protocol):
         call = Call(self, read_head(frame), frame)
         self._calls.append(call)
         self._unanswered_bytes += call.request_bytes
-        if call.head.api == Api.FETCH:
+        if call.head.api in FETCHES:
             self._fetches.append(call)
             self._fetch_next()
         else:
@@ -265,7 +269,7 @@ class Door(asyncio.Protocol):
             self._unanswered_bytes -= call.request_bytes
             self._outgoing += call.buffers
             self._outgoing_bytes += call.answer_bytes
-            self._has_fetched = self._has_fetched or call.head.api == Api.FETCH
+            self._has_fetched = self._has_fetched or call.head.api in FETCHES
         if self._held_back:
             self._hold_back()
         self.broker.node.unflushed(self)

@@ -157,6 +157,37 @@ class Tables:
         some = islice(rows.scan(low, high, level), max(0, min(limit, SCAN_ROWS_MAX)))
         return [rows.read(kept) for kept in some]
 
+    def page(
+        self,
+        table: str,
+        first: Values | None,
+        last: Values | None,
+        *,
+        after: Values | None,
+        limit: int,
+        bytes_max: int,
+        level: Level = Level.COMMITTED,
+    ) -> tuple[list[Row], Values | None]:
+        """A scan in pieces: rows from `first` on, or behind the key `after`; and behind which key there are more.
+
+        A piece has one row at least, if there is one, however large that is.
+        """
+        rows = self._rows(table, level)
+        behind = None if after is None else _key(rows, after)
+        low = behind if first is None or behind is not None else _prefix(rows, first)
+        high = None if last is None else _prefix(rows, last)
+        found: list[Row] = []
+        left_bytes = bytes_max
+        for kept in rows.scan(low, high, level):
+            row = rows.read(kept)
+            if behind is not None and rows.key_of(row.values) == behind:
+                continue
+            if found and (len(found) >= limit or left_bytes < len(kept)):
+                return found, tuple(found[-1].values[rows.columns[name]] for name in rows.table.key)
+            found.append(row)
+            left_bytes -= len(kept)
+        return found, None
+
     def result(self, id_: bytes, level: Level = Level.COMMITTED) -> Result | None:
         """What became of a transaction; None: nothing is known of it at that level, or no longer."""
         return self._memory.result(id_, level)

@@ -3,6 +3,9 @@
 The frame is Kafka's: a size, the api's number, a version, a correlation id and a client id, so that whatever serves
 Kafka clients (listeners, TLS, who may connect) serves these, too. The body is one msgpack message, and so is the
 answer behind its correlation id.
+
+A group is named, and by whoever has asked before identified, too: one that was deleted and created anew under the
+same name is another one, whose offsets and versions mean something else.
 """
 
 from __future__ import annotations
@@ -12,12 +15,18 @@ from enum import StrEnum
 
 import msgspec
 
-from quorate.tables import Result, Row, Table, Transaction, Values
+from quorate.tables import TRANSACTION_BYTES_MAX, Result, Row, Table, Transaction, Values
 from quorate.wire.cursor import BadMessage, Buffer
 
 TABLES_API = 20_000
 """Far from any number that Kafka uses."""
+TABLES_SCAN_API = 20_001
+"""Scans, whose answers are large: a node does one after the other of those that one client sends."""
 TABLES_VERSION = 0
+TABLES_REQUEST_BYTES_MAX = TRANSACTION_BYTES_MAX + (64 << 10)
+PAGE_ROWS_MAX = 1000
+PAGE_BYTES_MAX = 1 << 20
+"""What one answer to a scan holds, at most, and always one row at least: others wait while it is looked up."""
 
 _HEAD = struct.Struct(">ihhi")
 _CORRELATION = struct.Struct(">ii")
@@ -41,6 +50,9 @@ class Execute(msgspec.Struct, frozen=True, tag="execute"):
     group: str
     transaction: Transaction
     timeout_ms: int = 30_000
+    """After that the outcome is unknown, and the node says so."""
+    group_id: bytes = b""
+    """As the client knows it; empty: it has not asked before."""
 
 
 class Get(msgspec.Struct, frozen=True, tag="get"):
@@ -52,18 +64,24 @@ class Get(msgspec.Struct, frozen=True, tag="get"):
     consistency: Consistency = Consistency.COMMITTED
     offset: int = -1
     """Committed reads wait until this is settled there: whoever has written sees it, wherever it asks."""
+    timeout_ms: int = 30_000
+    group_id: bytes = b""
 
 
 class Scan(msgspec.Struct, frozen=True, tag="scan"):
-    """Answered by `Rows`, in the order of their keys."""
+    """Answered by `Rows`, in the order of their keys: a page of them, and where the next one begins."""
 
     group: str
     table: str
     first: Values | None = None
     last: Values | None = None
-    limit: int = 1000
+    after: Values | None = None
+    """Instead of `first`: the key behind which to begin."""
+    limit: int = PAGE_ROWS_MAX
     consistency: Consistency = Consistency.COMMITTED
     offset: int = -1
+    timeout_ms: int = 30_000
+    group_id: bytes = b""
 
 
 class AskResult(msgspec.Struct, frozen=True, tag="result"):
@@ -72,6 +90,8 @@ class AskResult(msgspec.Struct, frozen=True, tag="result"):
     group: str
     id: bytes
     consistency: Consistency = Consistency.LINEARIZABLE
+    timeout_ms: int = 30_000
+    group_id: bytes = b""
 
 
 class AskTables(msgspec.Struct, frozen=True, tag="tables"):
@@ -80,6 +100,8 @@ class AskTables(msgspec.Struct, frozen=True, tag="tables"):
     group: str
     consistency: Consistency = Consistency.COMMITTED
     offset: int = -1
+    timeout_ms: int = 30_000
+    group_id: bytes = b""
 
 
 class Promote(msgspec.Struct, frozen=True, tag="promote"):
@@ -87,12 +109,14 @@ class Promote(msgspec.Struct, frozen=True, tag="promote"):
 
     group: str
     roll_back: bool = False
+    group_id: bytes = b""
 
 
 class Demote(msgspec.Struct, frozen=True, tag="demote"):
     """Let the node that is asked lead no more (`confirm`); answered by `Ordered`."""
 
     group: str
+    group_id: bytes = b""
 
 
 Request = Execute | Get | Scan | AskResult | AskTables | Promote | Demote
@@ -105,12 +129,16 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     result: Result | None
     settled: bool = True
     """Not yet: it is flushed, and touches no synchronous table; it may still be taken back."""
+    group_id: bytes = b""
 
 
 class Rows(msgspec.Struct, frozen=True, tag="rows"):
     rows: tuple[Row, ...]
     offset: int
     """Up to here entries are seen."""
+    after: Values | None = None
+    """There are more, behind this key."""
+    group_id: bytes = b""
 
 
 class Described(msgspec.Struct, frozen=True, tag="described"):
@@ -118,6 +146,11 @@ class Described(msgspec.Struct, frozen=True, tag="described"):
     replication: str
     leader: int
     epoch: int
+    copies: tuple[int, ...] = ()
+    """The nodes that have one."""
+    offset: int = -1
+    """Up to here entries are seen."""
+    group_id: bytes = b""
 
 
 class Ordered(msgspec.Struct, frozen=True, tag="ordered"):
@@ -149,18 +182,43 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     why: str
 
 
-Answer = Done | Rows | Described | Ordered | Again | Unknown | RolledBack | Refused
+class NoGroup(msgspec.Struct, frozen=True, tag="no group"):
+    """There is none of that name, by all that the cluster has settled; or another one than was meant."""
+
+    is_another: bool = False
+
+
+class Elsewhere(msgspec.Struct, frozen=True, tag="elsewhere"):
+    """The node that was asked has no copy, and is to have none: ask one of these."""
+
+    copies: tuple[int, ...]
+    leader: int = 0
+
+
+Answer = Done | Rows | Described | Ordered | Again | Unknown | RolledBack | Refused | NoGroup | Elsewhere
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _decode_answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
+def within(request: Request, timeout_s: float) -> Request:
+    """A node that cannot answer in that time says so, instead of nothing."""
+    if isinstance(request, Promote | Demote):
+        return request
+    return msgspec.structs.replace(request, timeout_ms=max(1, round(timeout_s * 1000)))
+
+
+def size_of(request: Request) -> int:
+    """In bytes, without its head."""
+    return len(_encode(request))
+
+
 def encode_request(request: Request, correlation: int, client_id: str) -> bytes:
     name, body = client_id.encode(), _encode(request)
-    head = _HEAD.pack(
-        _HEAD.size - 4 + _LENGTH.size + len(name) + len(body), TABLES_API, TABLES_VERSION, correlation
-    )
+    api = TABLES_SCAN_API if isinstance(request, Scan) else TABLES_API
+    size = _HEAD.size - 4 + _LENGTH.size + len(name) + len(body)
+    head = _HEAD.pack(size, api, TABLES_VERSION, correlation)
     return b"".join((head, _LENGTH.pack(len(name)), name, body))
 
 

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7 import response as offsets_schema
 from kio.schema.metadata.v12 import response as metadata_schema
 
-from quorate.wire import fetch
+from quorate.wire import fetch, tables
 from quorate.wire.messages import Api, decode_request, encode_response, read_head
 
 # kio's numbers are types of their own, which plain ones satisfy at run time.
@@ -37,9 +37,11 @@ class Frame:
 
     def __init__(self, frame: bytes) -> None:
         head = read_head(frame)
-        self.api, self.version, self.correlation = Api(head.api), head.version, head.correlation
+        self.api, self.version, self.correlation = head.api, head.version, head.correlation
         self.body: Any
-        if self.api == Api.FETCH:
+        if self.api in (tables.TABLES_API, tables.TABLES_SCAN_API):
+            self.body = tables.decode_request(frame[head.body_at :])
+        elif self.api == Api.FETCH:
             self.body = fetch.parse_request(frame, head.body_at, head.version)
         else:
             self.body = decode_request(frame).body
@@ -49,10 +51,12 @@ class ScriptedNode:
     """`answer` is called in a thread of the connection; whatever it returns is sent."""
 
     def __init__(self, answer: Callable[[Frame], Answer]) -> None:
-        self.asked: list[Api] = []
+        self.asked: list[int] = []
+        self.connections_count = 0
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(handler) -> None:  # noqa: N805
+                self.connections_count += 1
                 while size := handler.rfile.read(4):
                     frame = Frame(handler.rfile.read(int.from_bytes(size, "big")))
                     self.asked.append(frame.api)

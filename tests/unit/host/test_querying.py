@@ -14,10 +14,10 @@ from quorate.core.entry import Member
 from quorate.host import Host, HostSettings, Parcel, ReplicaRecord
 from quorate.host.querying import Consistency, query
 from quorate.machine.table import Tables
-from quorate.tables import Column, CreateTable, Level, Replace, Table, Transaction, Type
 from quorate.machine.table_wire import encode
 from quorate.sim.disk import SimDisk
 from quorate.storage.settings import TINY
+from quorate.tables import Column, CreateTable, Level, Replace, Table, Transaction, Type
 from tests.unit.host.test_host import PARTITIONS, VOTERS, Trio
 
 PARTITION = PARTITIONS[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quorate.core.entry import Control, Header, Kind, Rollback
 from quorate.machine.table import Tables
+from quorate.machine.table_wire import encode
 from quorate.tables import (
     Column,
     Condition,
@@ -16,7 +17,6 @@ from quorate.tables import (
     Type,
     Values,
 )
-from quorate.machine.table_wire import encode
 
 ACCOUNTS = Table(
     "accounts",

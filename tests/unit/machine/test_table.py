@@ -12,6 +12,7 @@ from quorate.core.entry import Header, Kind, NoOp, Promote, Rollback
 from quorate.machine import table_snapshot
 from quorate.machine.table import Tables
 from quorate.machine.table_snapshot import DamagedSnapshot
+from quorate.machine.table_wire import encode
 from quorate.tables import (
     Add,
     BadRead,
@@ -29,7 +30,6 @@ from quorate.tables import (
     Update,
     Upsert,
 )
-from quorate.machine.table_wire import encode
 from tests.unit.machine.table_support import ACCOUNTS, EVENTS, Group, id_of
 
 ANN, BOB = (1, "ann", 100), (2, "bob", 50)

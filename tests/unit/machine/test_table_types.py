@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from quorate import batch
+from quorate.machine.table_wire import decode, encode
 from quorate.tables import (
     CHANGES_COUNT_MAX,
     COLUMNS_COUNT_MAX,
@@ -30,7 +31,6 @@ from quorate.tables import (
     Upsert,
     why_not,
 )
-from quorate.machine.table_wire import decode, encode
 
 ID = bytes(range(16))
 NO_VALUE: Any = []

@@ -8,11 +8,11 @@ import pytest
 
 from quorate.core.entry import Header
 from quorate.machine.table import Tables
-from quorate.tables import At, Level, Outcome, why_not
 from quorate.machine.table_wire import encode
 from quorate.sim.table_acts import CREATE, FUND, Bank
 from quorate.sim.table_looks import ACCOUNTS, BANK, TOTAL, Everything, ResultOf, Row
 from quorate.sim.table_model import Model
+from quorate.tables import At, Level, Outcome, why_not
 
 ENTRIES_COUNT = 400
 

@@ -13,7 +13,6 @@ from quorate.core.entry import NOWHERE, Header
 from quorate.core.invariant import Violated
 from quorate.host.querying import Consistency
 from quorate.machine.table import Tables
-from quorate.tables import Level
 from quorate.machine.table_wire import decode
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Oracle
@@ -23,6 +22,7 @@ from quorate.sim.table_client import TRIES_MAX, Teller
 from quorate.sim.table_group import TableGroup
 from quorate.sim.tunables import Tunables
 from quorate.sim.workload import Manners, Workload
+from quorate.tables import Level
 from tests.unit.sim.test_workload import Office
 
 Answer = Callable[[Reply], None]

@@ -11,12 +11,12 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Header, Rollback
 from quorate.core.invariant import Violated
 from quorate.machine.table import Tables
-from quorate.tables import Add, Delete, Insert, Level, Replace, Update
 from quorate.machine.table_wire import encode
 from quorate.sim.invariants import Entry, valid
 from quorate.sim.table_acts import CREATE, FUND, Wanted
 from quorate.sim.table_looks import ACCOUNTS, BANK, HALVES, NOTES, Everything, Range, ResultOf, Row
 from quorate.sim.table_oracle import Act, TableOracle
+from quorate.tables import Add, Delete, Insert, Level, Replace, Update
 
 NODE_ONE = (1, 1)
 OPEN = Wanted((Update(ACCOUNTS, (BANK,), (Add("balance", -100),)), Insert(ACCOUNTS, ("owner 1", 100, 0))))
