@@ -99,9 +99,10 @@ class MetadataCache:
         # A node that has just started knows of nobody yet, and an answer without nodes is none to librdkafka.
         known = {node.id: node.config.client_address}
         known |= {info.node: Address(info.host, info.port) for info in image.nodes.values()}
+        racks = {info.node: info.rack for info in image.nodes.values() if info.rack}
         controller = node.metadata.controller
         nodes = [
-            {"node_id": number, "host": address.host, "port": address.port, "rack": None}
+            {"node_id": number, "host": address.host, "port": address.port, "rack": racks.get(number)}
             for number, address in sorted(known.items())
         ]
         return {
