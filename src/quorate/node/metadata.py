@@ -13,7 +13,7 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from quorate.core.entry import Member
+from quorate.core.entry import Member, Partition
 from quorate.machine.metadata import (
     METADATA,
     METADATA_TOPIC,
@@ -337,6 +337,15 @@ class MetadataClient:
             raise BadChange(
                 f"partition {number} of {topic.name} was changed by somebody else at the same time"
             )
+
+    async def move_leader(self, partition: Partition, *, timeout_s: float) -> bool:
+        """Let somebody else lead a partition that is overseen; whether that is so."""
+        self._client.expect_leader(partition, self.controller)  # Whoever oversees it is there.
+        try:
+            await self._client.transfer(partition, 0, timeout_s=timeout_s)
+        except (NotDone, BadRequest, OutcomeUnknown):
+            return False
+        return True
 
     async def next_producer_id(self) -> int:
         """One that no producer of this cluster ever had; raises NoMetadata."""

@@ -34,7 +34,7 @@ from quorate.machine.metadata import METADATA, Topic
 from quorate.node.config import Address, NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
-from quorate.node.ensembles import Ensembles, is_superseded, lags, membership_of
+from quorate.node.ensembles import Ensembles, is_superseded
 from quorate.node.farewell import hand_over
 from quorate.node.leaders import Leaders
 from quorate.node.metadata import MetadataClient
@@ -42,7 +42,8 @@ from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
 from quorate.node.porch import MakeProtocol, Porch
 from quorate.node.ports import naming_the_holder
-from quorate.node.requests import NatsStatus, ReplicaStatus, Status
+from quorate.node.requests import NatsStatus, Status
+from quorate.node.statuses import status_of
 from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -499,6 +500,11 @@ class Node:
         return self._peers.connected
 
     @property
+    def dropped_count(self) -> int:
+        """Letters to peers that were too slow."""
+        return self._peers.dropped_count
+
+    @property
     def heard(self) -> tuple[int, ...]:
         """This node, and those that have said something too lately to be suspected."""
         since = time.monotonic() - self.config.detector.suspect_s
@@ -620,29 +626,7 @@ class Node:
                 other.abort("closed by a newer connection")
 
     def status(self) -> Status:
-        replicas = []
-        for partition, hosted in self.host.hosted.items():
-            replica = hosted.replica
-            replicas.append(
-                ReplicaStatus(
-                    partition,
-                    replica.role.name if replica.is_voter else "learner",
-                    replica.leader,
-                    replica.epoch,
-                    replica.log.head,
-                    hosted.commit,
-                    hosted.tally.counts.digest,
-                    replica.me,
-                    membership_of(hosted),
-                    lags(replica),
-                )
-            )
-        known = self._peers.connected, self._peers.dropped_count, tuple(replicas)
-        if not self.config.voters:
-            return Status(self.id, *known, nats=self.nats_status())
-        image = self.metadata.image
-        nodes = tuple(sorted(image.nodes)) if self.metadata.is_registered else ()
-        return Status(self.id, *known, self.metadata.controller, nodes, len(image.topics), self.nats_status())
+        return status_of(self)
 
 
 def _leads_at(hosted: Hosted, offset: int) -> bool:
