@@ -93,6 +93,8 @@ SETTINGS: dict[str, Setting] = {
     "flush.messages": Setting(Kind.LONG, "Everything is flushed before it is acknowledged.", "1", ("1",)),
 }
 
+UNKNOWN = Setting(Kind.STRING, "A newer node knows what this says.", is_settled=True)
+
 
 # ---- what is possible ----
 
@@ -179,7 +181,7 @@ def described(topic: Topic) -> list[dict[str, Any]]:
     default = defaults_of(topic)
     configs = []
     for name, value in sorted(values_of(topic).items()):
-        setting = SETTINGS[name]
+        setting = SETTINGS.get(name, UNKNOWN)
         synonyms = [{"name": name, "value": value, "source": Source.TOPIC}] if name in topic.config else []
         if name in default:
             synonyms.append({"name": name, "value": default[name], "source": Source.DEFAULT})
