@@ -137,7 +137,7 @@ class MetadataClient:
                 return
             self._node.log("registered")
             self.is_current = True
-            self._node.follow_image()
+            self._node.following.follow()
             await asyncio.get_running_loop().create_future()
 
     async def _look_around(self) -> None:
