@@ -1,4 +1,4 @@
-"""A node's replicas follow the metadata group's image: they come with a topic, and go with it or with their place."""
+"""A node's replicas follow the metadata group's image: they come and go with topics, and with places in them."""
 
 from __future__ import annotations
 

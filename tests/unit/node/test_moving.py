@@ -28,7 +28,9 @@ STATE = PartitionState(7, 4, ONE, TRIO, TRIO, min_isr=2)
     ],
     ids=["an operator chooses", "a controller chooses", "a controller is told whom"],
 )
-def test_whoever_oversees_it_is_told(stored: State, to: int, order: operator.Order | controller.Order) -> None:
+def test_whoever_oversees_it_is_told(
+    stored: State, to: int, order: operator.Order | controller.Order
+) -> None:
     make = _order_to_move(stored, to)
     assert callable(make)
     assert make(5) == order
