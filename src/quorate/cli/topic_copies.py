@@ -105,9 +105,9 @@ def register(topic_app: typer.Typer) -> None:
 def transfer(
     target: Target,
     to: Annotated[
-        int,
+        int | None,
         typer.Option("--to", metavar="NODE", min=1, help="Who shall lead.", show_default="anybody else"),
-    ] = 0,
+    ] = None,
     servers: Servers = SERVERS,
     json: Json = False,
 ) -> None:
@@ -125,14 +125,14 @@ def transfer(
             expect_majorities(orders.seen, [(topic, number) for number in numbers], await orders.statuses())
         for number in numbers:
             nodes = [member.node for member in topic.ensembles[number]]
-            if to and to not in nodes:
+            if to is not None and to not in nodes:
                 raise Copies(f"{topic.name}/{number}", nodes, is_open=False).has_none(to)
-            if to and topic.replication == OPERATED:
+            if to is not None and topic.replication == OPERATED:
                 raise WrongUsage(CHOSEN.format(name=topic.name))
         leaders = []
         for number in numbers:
             name = f"{topic.name}/{number}"
-            leader = await orders.transfer(partition_of(topic.id, number), name, to)
+            leader = await orders.transfer(partition_of(topic.id, number), name, to or 0)
             leaders.append({"partition": number, "leader": leader})
             if not json:
                 print(f"{name} is led by node {leader}")
