@@ -52,11 +52,19 @@ class GrowingCluster(Cluster):
         client.know(node, made.address)
         return made
 
-    async def topic(self, client: Client, name: str, nodes: Iterable[int], *, partitions: int = 1) -> Topic:
+    async def topic(
+        self,
+        client: Client,
+        name: str,
+        nodes: Iterable[int],
+        *,
+        partitions: int = 1,
+        replication: str = "raft",
+    ) -> Topic:
         (asked, *_) = [node for node, process in self.nodes.items() if process.process is not None]
         lives = {info.node: info.incarnation for info in (await client.image(asked, ())).nodes}
         ensemble = tuple(Member(node, lives[node]) for node in nodes)
-        topic = Topic(name, os.urandom(16), "raft", (ensemble,) * partitions)
+        topic = Topic(name, os.urandom(16), replication, (ensemble,) * partitions)
         await self.settle(client, CreateTopic(topic))
         for partition in topic.partitions():
             await self.leader(client, partition)

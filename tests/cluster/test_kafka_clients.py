@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from quorate.bench.cluster_processes import POLL_S, Cluster
 from tests.cluster.kafka_clients import TIMEOUT_S, Aiokafka, Confluent, KafkaClient, KafkaPython, Kcat
@@ -180,11 +181,9 @@ def test_topics_are_refused_with_one_line_that_says_why(cluster: KafkaCluster) -
         error = refused.value.args[0]
         return f"{error.name()}: {error.str()}"
 
-    replication = "INVALID_CONFIG: quorate.replication={} {}; clusters have: raft"
-    isr = NewTopic("refused", 1, 3, config={"quorate.replication": "isr"})
-    assert why_not(isr) == replication.format("isr", "runs in the simulator only (`quorate sim isr`)")
     paxos = NewTopic("refused", 1, 3, config={"quorate.replication": "paxos"})
-    assert why_not(paxos) == replication.format("paxos", "is unknown")
+    there_are = "there are: raft, coordinated, isr, confirm"
+    assert why_not(paxos) == f"INVALID_CONFIG: quorate.replication=paxos is unknown; {there_are}"
     unknown = NewTopic("refused", 1, 3, config={"segment.bytes": "1"})
     assert why_not(unknown) == "INVALID_CONFIG: segment.bytes is not a setting of topics here"
     compacted = NewTopic("refused", 1, 3, config={"cleanup.policy": "compact"})
@@ -194,6 +193,43 @@ def test_topics_are_refused_with_one_line_that_says_why(cluster: KafkaCluster) -
     assert why_not(NewTopic("a topic", 1, 3)).startswith("TOPIC_EXCEPTION: 'a topic' is no topic name")
     admin.create_topics([NewTopic("there", 1, 3)])["there"].result(TIMEOUT_S)
     assert why_not(NewTopic("there", 1, 3)) == "TOPIC_ALREADY_EXISTS: topic 'there' is there already"
+
+
+@pytest.mark.parametrize("replication", ["raft", "coordinated", "isr", "confirm"])
+def test_topics_of_every_protocol_are_altered_and_grow(cluster: KafkaCluster, replication: str) -> None:
+    client, name = Confluent(cluster.bootstrap), f"altered-{replication}"
+    client.create(name, quorate_replication=replication)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+    def resource(*altered: ConfigEntry) -> ConfigResource:
+        return ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=list(altered))
+
+    def described() -> dict[str, ConfigEntry]:
+        (found,) = admin.describe_configs([resource()]).values()
+        entries: dict[str, ConfigEntry] = found.result(TIMEOUT_S)
+        return entries
+
+    assert described()["quorate.replication"].value == replication
+    assert described()["max.message.bytes"].is_default
+    small = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
+    (altered,) = admin.incremental_alter_configs([resource(small)]).values()
+    altered.result(TIMEOUT_S)
+    assert described()["max.message.bytes"].value == "2000"
+    reset = ConfigEntry("max.message.bytes", None, incremental_operation=AlterConfigOpType.DELETE)
+    (altered,) = admin.incremental_alter_configs([resource(reset)]).values()
+    altered.result(TIMEOUT_S)
+    assert described()["max.message.bytes"].value == "1048588"
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(TIMEOUT_S)
+    partitions = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+    assert sorted(partitions) == [0, 1, 2]
+    assert all(sorted(partition.isrs) == [1, 2, 3] for partition in partitions.values())
+    producer = client.producer()
+    for number in partitions:
+        producer.produce(name, b"value", partition=number)
+    assert producer.flush(TIMEOUT_S) == 0
+    refused = admin.create_partitions([NewPartitions(name, 2)])[name]
+    with pytest.raises(KafkaException, match="has 3 partitions; more can be added, and none removed"):
+        refused.result(TIMEOUT_S)
 
 
 def test_a_topic_that_is_only_validated_is_not_made(cluster: KafkaCluster) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import subprocess
@@ -17,48 +16,9 @@ import pytest
 from quorate.bench.cluster_processes import POLL_S, START_TIMEOUT_S
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.cli.up_directory import free_row
+from tests.cluster.person import Operator
 
 pytestmark = pytest.mark.cluster
-
-
-class Operator:
-    """Types commands."""
-
-    def __init__(self, servers: str) -> None:
-        self.servers = servers
-
-    def types(self, line: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "quorate", *line.split(), "-b", self.servers]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-    def does(self, line: str) -> str:
-        done = self.types(line)
-        assert done.returncode == 0, f"{line}: {done.stderr}"
-        return done.stdout
-
-    def brings_about(self, line: str) -> str:
-        """Typed again while it is ordered and not yet so: where the machine is busy, an heir may be late."""
-        deadline = monotonic() + START_TIMEOUT_S
-        while (done := self.types(line)).returncode == 1:
-            assert monotonic() < deadline, done.stderr
-        assert done.returncode == 0, f"{line}: {done.stderr}"
-        return done.stdout
-
-    def is_refused(self, line: str) -> str:
-        """In one line."""
-        refused = self.types(line)
-        assert refused.returncode == 2, f"{line}: {refused.stdout} {refused.stderr}"
-        assert refused.stdout == ""
-        assert refused.stderr.count("\n") == 1
-        return refused.stderr
-
-    def row(self, line: str, first: int) -> str:
-        """The row of a table that begins with this number, over all its lines, blanks as one."""
-        table = re.sub(
-            r"\s*\n {15,}(?=\S)", " ", self.does(line)
-        )  # What begins so far in goes on from above.
-        rows = [re.sub(r"\s+", " ", row).strip() for row in table.splitlines()]
-        return next(row for row in rows if row.startswith(f"{first} "))
 
 
 @contextmanager
@@ -260,4 +220,4 @@ def test_what_cannot_be_done_is_said_in_one_line() -> None:
 def test_a_cluster_that_is_not_there_is_said_in_one_line(line: str) -> None:
     said = Operator("127.0.0.1:1").is_refused(line)
     assert "connection refused" in said
-    assert "Name its nodes with -b" in said
+    assert "Name its nodes with --bootstrap" in said

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from quorate.cli import cluster_replace, say
-from quorate.cli.options import NATS_SUBJECT, SERVERS, WAIT_S, Servers, Timeout
+from quorate.cli import cluster_replace, cluster_status, say
+from quorate.cli.options import SERVERS, WAIT_S, Json, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
     from quorate.cli.orders import Orders
     from quorate.machine.metadata import NodeInfo
-    from quorate.node.requests import Image, ReplicaStatus, Status
 
 cluster_app = typer.Typer(
     no_args_is_help=True, help="Look after a running cluster: its nodes and its metadata group."
@@ -47,7 +46,7 @@ class Voting(NamedTuple):
 
 
 def register(app: typer.Typer) -> None:
-    cluster_app.command("status")(status)
+    cluster_status.register(cluster_app)
     cluster_app.command("transfer")(transfer)
     cluster_app.command("add", epilog=CHANGE_EPILOG)(add)
     cluster_app.command("remove", epilog=CHANGE_EPILOG)(remove)
@@ -56,81 +55,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(cluster_app, name="cluster")
 
 
-def status(servers: Servers = SERVERS) -> None:
-    """Show the nodes, what they hold, and who votes in the metadata group."""
-    from quorate.cli.orders import carry_out
-
-    name, rows, changes = carry_out(servers, _looked_at)
-    columns = ("node", "address", "state", "metadata", "behind", "copies", "leads")
-    out = say.console()
-    out.print(say.table(f"Cluster {name}", columns, rows, right=(0, 4, 5, 6)))
-    for line in changes:
-        out.print(line, markup=False)
-
-
-async def _looked_at(orders: Orders) -> tuple[str, list[tuple[str, ...]], list[str]]:
-    """The cluster's id, a row for each node, and a line for each change that is open and each use of NATS."""
-    from quorate.cli.how_far import phase, voters_phase
-    from quorate.cli.orders import MAY_BE_OLD, leader_status
-    from quorate.machine.metadata import METADATA
-
-    image, statuses = await orders.image(even_old=True), await orders.statuses()
-    metadata = leader_status(statuses, METADATA)
-    rows = [_row(info, statuses.get(info.node), metadata) for info in image.nodes]
-    changes = [
-        f"{topic.name}/{number} {phase(topic, number, image, statuses)}"
-        for topic in image.topics
-        for number in sorted(topic.changes)
-    ]
-    if metadata is not None and (voters_change := voters_phase(statuses)):
-        changes.insert(0, voters_change)
-    changes += [
-        f"node {node}, {say.nats(each.nats, led=_subjects(image, each))}"
-        for node, each in sorted(statuses.items())
-        if each.nats
-    ]
-    if not image.is_current:
-        changes.insert(0, MAY_BE_OLD)
-    return orders.client.cluster, rows, changes
-
-
-def _subjects(image: Image, status: Status) -> list[str]:
-    """NATS subjects of the topics that a node leads."""
-    leads = {replica.partition for replica in status.replicas if replica.role == "leader"}
-    return [
-        topic.config[NATS_SUBJECT]
-        for topic in image.topics
-        if NATS_SUBJECT in topic.config and leads.intersection(topic.partitions())
-    ]
-
-
-def _row(info: NodeInfo, status: Status | None, metadata: ReplicaStatus | None) -> tuple[str, ...]:
-    from quorate.cli.how_far import is_unheard
-    from quorate.machine.metadata import METADATA
-
-    role, behind = "unknown", ""
-    if metadata is not None:
-        lives = {member.node: member.incarnation for member in metadata.membership.voters}
-        if info.node == metadata.me.node:
-            role = "leads"
-        elif info.node not in lives:
-            role = "follows"
-        else:
-            role = "votes" if lives[info.node] == info.incarnation else "disk lost, does not count"
-        if info.node in metadata.lags:
-            lag = metadata.lags[info.node]
-            behind = "not heard yet" if is_unheard(metadata, info.node) else f"{lag:,}"
-    where = str(info.node), f"{info.host}:{info.port}"
-    if status is None:
-        return (*where, "does not answer", role, behind, "", "")
-    replicas = [replica for replica in status.replicas if replica.partition != METADATA]
-    leads = sum(replica.role == "leader" for replica in replicas)
-    return (*where, "up", role, behind, f"{len(replicas):,}", f"{leads:,}")
-
-
 def transfer(
     to: Annotated[int, typer.Option("--to", metavar="NODE", min=1, help="Who shall lead.")],
     servers: Servers = SERVERS,
+    json: Json = False,
 ) -> None:
     """Let another node lead the metadata group."""
     from quorate.cli.orders import carry_out
@@ -144,10 +72,12 @@ def transfer(
         await orders.transfer(METADATA, "the metadata group", to)
 
     carry_out(servers, work)
-    print(f"the metadata group is led by node {to}")
+    say.result(f"the metadata group is led by node {to}", {"leader": to}, json=json)
 
 
-def add(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_S) -> None:
+def add(
+    node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_S, json: Json = False
+) -> None:
     """Let one more node vote in the metadata group."""
     from quorate.cli.how_far import change_voters
 
@@ -166,10 +96,12 @@ def add(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_
         await change_voters(orders, nodes, timeout)
         return Voting(nodes)
 
-    _tell_voters(servers, work)
+    _tell_voters(servers, work, json=json)
 
 
-def remove(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_S) -> None:
+def remove(
+    node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WAIT_S, json: Json = False
+) -> None:
     """Let a node vote no more in the metadata group; it follows then."""
     from quorate.cli.how_far import change_voters
 
@@ -185,7 +117,7 @@ def remove(node: NodeArgument, servers: Servers = SERVERS, timeout: Timeout = WA
         await change_voters(orders, nodes, timeout)
         return Voting(nodes)
 
-    _tell_voters(servers, work)
+    _tell_voters(servers, work, json=json)
 
 
 async def _as_ordered(orders: Orders, voters: Iterable[int], timeout_s: float) -> Voting:
@@ -198,7 +130,7 @@ async def _as_ordered(orders: Orders, voters: Iterable[int], timeout_s: float) -
     return Voting(sorted(voters), already=is_so)
 
 
-def forget(node: NodeArgument, servers: Servers = SERVERS) -> None:
+def forget(node: NodeArgument, servers: Servers = SERVERS, json: Json = False) -> None:
     """Say that a node is gone for good. It must have no vote and no copies."""
     from quorate.cli.orders import carry_out
 
@@ -207,7 +139,7 @@ def forget(node: NodeArgument, servers: Servers = SERVERS) -> None:
         await orders.forget(node)
 
     carry_out(servers, work)
-    print(f"node {node} is forgotten")
+    say.result(f"node {node} is forgotten", {"node": node, "forgotten": True}, json=json)
 
 
 def _expect_known(node: int, known: tuple[NodeInfo, ...]) -> NodeInfo:
@@ -217,9 +149,10 @@ def _expect_known(node: int, known: tuple[NodeInfo, ...]) -> NodeInfo:
     return next(info for info in known if info.node == node)
 
 
-def _tell_voters(servers: str, work: Callable[[Orders], Awaitable[Voting]]) -> None:
+def _tell_voters(servers: str, work: Callable[[Orders], Awaitable[Voting]], *, json: bool) -> None:
     from quorate.cli.orders import carry_out, listed
 
     nodes, already = carry_out(servers, work)
     who = f"nodes {listed(nodes)} vote" if len(nodes) > 1 else f"node {nodes[0]} votes"
-    print(f"{who} in the metadata group{' already' * already}")
+    voting = {"voters": nodes, "already": already}
+    say.result(f"{who} in the metadata group{' already' * already}", voting, json=json)

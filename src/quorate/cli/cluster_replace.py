@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from quorate.cli.options import SERVERS, WAIT_S, NoWait, Servers, Timeout
+from quorate.cli import say
+from quorate.cli.options import SERVERS, WAIT_S, Json, NoWait, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def replace(
     servers: Servers = SERVERS,
     no_wait: NoWait = False,
     timeout: Timeout = WAIT_S,
+    json: Json = False,
 ) -> None:
     """Let another node, or the same one with a new disk, take a node's place wherever it counts."""
     from quorate.cli.how_far import change_voters, until_reached, until_voters_stay
@@ -77,17 +79,21 @@ def replace(
             await until_reached(orders, [(topic.name, number) for topic, number in waits_for], timeout)
         return plan
 
-    _tell(carry_out(servers, work), node, new, no_wait=no_wait)
+    _tell(carry_out(servers, work), node, new, no_wait=no_wait, json=json)
 
 
-def _tell(plan: _Plan, node: int, new: int, *, no_wait: bool) -> None:
+def _tell(plan: _Plan, node: int, new: int, *, no_wait: bool, json: bool) -> None:
     count = len(plan.copies) + len(plan.under_way)
     copies = f"{count} partition{'s' * (count != 1)}"
     done = f"{copies} and the metadata group" if plan.votes else copies
+    said = []
     if no_wait:
-        print(f"ordered for {done}; `quorate cluster status` shows how far")
+        said.append(f"ordered for {done}; `quorate cluster status` shows how far")
     elif count or plan.votes:
-        print(f"node {new} counts in {done}" + (f" in place of node {node}" if new != node else ""))
+        said.append(f"node {new} counts in {done}" + (f" in place of node {node}" if new != node else ""))
+    where = [f"{topic.name}/{number}" for topic, number in (*(c[:2] for c in plan.copies), *plan.under_way)]
+    made = {"node": node, "with": new, "is_so": not no_wait, "partitions": where, "metadata": plan.votes}
+    say.result(said, {**made, "never": plan.never}, json=json)
     if plan.never:
         more = f" And so it is with {len(plan.never) - 1} more." if len(plan.never) > 1 else ""
         raise WrongUsage(plan.never[0] + more)
@@ -112,12 +118,13 @@ async def _planned(orders: Orders, image: Image, voters: dict[int, int], node: i
     """Raises WrongUsage where there is nothing to replace."""
     from quorate.cli.orders import expect_known, listed
     from quorate.cli.topic_copies import STILL_THERE, copies_of, is_under_way, swapped
+    from quorate.node.metadata import why_not_moved
 
     expect_known([new], image.nodes)
     partitions = [(topic, number) for topic in image.topics for number in range(len(topic.ensembles))]
     under_way = [each for each in partitions if is_under_way(image, *each, old=node, new=new)]
     copies = [
-        (topic, number, swapped(copies_of(topic, number), node, new))
+        (topic, number, swapped(copies_of(topic, number), node, new) if not topic.is_overseen else [])
         for topic, number in partitions
         if node in copies_of(topic, number).nodes
     ]
@@ -135,7 +142,9 @@ async def _planned(orders: Orders, image: Image, voters: dict[int, int], node: i
         copies = [each for each in copies if (each[0].name, each[1], node) in image.lost]
         if not votes and not copies and not under_way:
             raise WrongUsage(STILL_THERE.format(node=node))
-    return await _without_hopeless(orders, image, _Plan(votes, copies, under_way, []))
+    moved = [each for each in copies if not each[0].is_overseen]
+    never = [f"{topic.name}: {why_not_moved(topic)}" for topic, _, _ in copies if topic.is_overseen]
+    return await _without_hopeless(orders, image, _Plan(votes, moved, under_way, never))
 
 
 async def _without_hopeless(orders: Orders, image: Image, plan: _Plan) -> _Plan:
@@ -152,4 +161,4 @@ async def _without_hopeless(orders: Orders, image: Image, plan: _Plan) -> _Plan:
     }
     copies = [each for each in plan.copies if (each[0].name, each[1]) not in never]
     under_way = [each for each in plan.under_way if (each[0].name, each[1]) not in never]
-    return _Plan(plan.votes, copies, under_way, list(never.values()))
+    return _Plan(plan.votes, copies, under_way, [*plan.never, *never.values()])

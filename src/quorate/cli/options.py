@@ -11,9 +11,15 @@ WAIT_S = 600.0
 NOT_THERE_YET = 1
 """The exit code of an order that was given and has not got there in time."""
 
+BOOTSTRAP = "QUORATE_BOOTSTRAP"
+
 Servers = Annotated[
-    str, typer.Option("--servers", "-b", metavar="HOST:PORT,…", help="Any nodes of the cluster.")
+    str,
+    typer.Option(
+        "--bootstrap", "-b", metavar="HOST:PORT,…", envvar=BOOTSTRAP, help="Any nodes of the cluster."
+    ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Only give the order; it is carried out by itself.")]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="S", min=0.1, help="How long to wait, in seconds.")

@@ -171,13 +171,14 @@ class Orders:
         forget = self.client.forget_node(node, seen=self.seen.version, timeout_s=TIMEOUT_S)
         await self._give(f"node {node}", forget)
 
-    async def transfer(self, partition: Partition, what: str, to: int) -> None:
+    async def transfer(self, partition: Partition, what: str, to: int) -> int:
+        """Let that node lead, or, with 0, anybody else; who does."""
         self.standing = MAY_STAND
-        await self._give(what, self.client.transfer(partition, to, timeout_s=TIMEOUT_S))
+        return await self._give(what, self.client.transfer(partition, to, timeout_s=TIMEOUT_S))
 
-    async def _give(self, what: str, order: Awaitable[None]) -> None:
+    async def _give(self, what: str, order: Awaitable[Result]) -> Result:
         try:
-            await order
+            return await order
         except NotInTime as late:
             raise NotYet(f"{what}: {late}; it may yet: look again") from late
         except (NotDone, BadRequest) as refused:
@@ -218,9 +219,11 @@ def reached(servers: str) -> Iterator[Cluster]:
         with Cluster(servers, client_id="quorate-cli", timeout_s=TIMEOUT_S) as cluster:
             yield cluster
     except ValueError as wrong:
-        raise WrongUsage(f"--servers: {wrong}") from wrong
+        raise WrongUsage(f"--bootstrap: {wrong}") from wrong
     except NobodyThere as nobody:
-        raise WrongUsage(f"{nobody}; is the cluster up? Name its nodes with -b HOST:PORT,…") from nobody
+        raise WrongUsage(
+            f"{nobody}; is the cluster up? Name its nodes with --bootstrap HOST:PORT,…"
+        ) from nobody
     except ClientError as error:
         raise WrongUsage(str(error)) from error
 

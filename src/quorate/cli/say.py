@@ -52,6 +52,15 @@ def print_json(thing: Any) -> None:
     print(msgspec.json.format(msgspec.json.encode(thing), indent=2).decode())
 
 
+def result(lines: str | Sequence[str], thing: Any, *, json: bool) -> None:
+    """What a command has brought about: in words, or as one object."""
+    if json:
+        print_json(thing)
+    else:
+        for line in [lines] if isinstance(lines, str) else lines:
+            print(line)
+
+
 def table(
     title: str,
     columns: Sequence[str],

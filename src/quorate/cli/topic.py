@@ -1,20 +1,24 @@
-"""`quorate topic`: create, list and delete topics of a running cluster; topic_copies.py moves their copies."""
+"""`quorate topic`: create, list, alter and delete topics of a running cluster.
+
+topic_describe.py shows how they are, topic_copies.py moves their copies.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorate.cli import say, topic_copies
-from quorate.cli.options import NATS_SUBJECT, SERVERS, Servers
+from quorate.cli import say, topic_copies, topic_describe
+from quorate.cli.options import NATS_SUBJECT, SERVERS, Json, Servers
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
     from quorate.cli.orders import Orders
 
 topic_app = typer.Typer(
-    no_args_is_help=True, help="Create, list and delete topics of a running cluster, and move their copies."
+    no_args_is_help=True,
+    help="Create, list, alter and delete topics of a running cluster, and move their copies.",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
@@ -22,15 +26,30 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 CREATE_EPILOG = """\b
 [bold]Examples[/bold]
 quorate topic create events
-quorate topic create events --partitions 6 --replicas 3
+quorate topic create orders --partitions 6 --replicas 3 --replication coordinated
+quorate topic create payments --replication isr --config min.insync.replicas=3
 quorate topic create events --config max.message.bytes=4000000
 quorate topic create events --nats "orders.*"      where the nodes know a NATS server
+
+\b
+[bold]raft[/bold]         the copies elect their own leader, and a majority settles
+[bold]coordinated[/bold]  an operator on the metadata group's leader fences and elects; a majority settles
+[bold]isr[/bold]          the leader waits for every copy that is in sync, and at least min.insync.replicas of them
+[bold]confirm[/bold]      a leader's writes are settled by a CONFIRM in the log, or rolled back
+"""
+ALTER_EPILOG = """\b
+[bold]Examples[/bold]
+quorate topic alter events --config max.message.bytes=4000000
+quorate topic alter events --reset max.message.bytes
+quorate topic alter events --partitions 12      partitions are added, never removed
 """
 
 
 def register(app: typer.Typer) -> None:
     topic_app.command("create", epilog=CREATE_EPILOG)(create)
     topic_app.command("list")(list_)
+    topic_describe.register(topic_app)
+    topic_app.command("alter", epilog=ALTER_EPILOG)(alter)
     topic_app.command("delete")(delete)
     topic_copies.register(topic_app)
     app.add_typer(topic_app, name="topic")
@@ -45,7 +64,7 @@ def create(
         typer.Option(metavar="N", min=1, max=9, help="Copies of each.", show_default="3, or all nodes"),
     ] = None,
     replication: Annotated[
-        str, typer.Option(metavar="HOW", help="How the copies agree; this version has raft.")
+        str, typer.Option(metavar="HOW", help="How the copies agree: raft, coordinated, isr or confirm.")
     ] = "raft",
     nats: Annotated[
         str | None,
@@ -54,27 +73,39 @@ def create(
     config: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the topic; repeat for more.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Create a topic; it can be written to when this ends."""
     from quorate.cli.orders import reached
     from quorate.client.admin import create_topic
 
-    settings = {"quorate.replication": replication}
+    given = _settings(config)
+    if nats is not None and NATS_SUBJECT in given:
+        raise WrongUsage(f"--nats and --config {NATS_SUBJECT} say the same: give one of them")
+    settings = {"quorate.replication": replication} | given
     if nats is not None:
         settings[NATS_SUBJECT] = nats
-    for setting in config or ():
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise WrongUsage(f"--config {setting!r}: write KEY=VALUE")
-        if nats is not None and key == NATS_SUBJECT:
-            raise WrongUsage(f"--nats and --config {NATS_SUBJECT} say the same: give one of them")
-        settings[key] = value
     with reached(servers) as cluster:
         create_topic(
             cluster, name, partitions_count=partitions, replicas_count=replicas or -1, config=settings
         )
-    say.console().print(f"topic {name} is created: {partitions} partition{'s' * (partitions > 1)}")
+    created = {"topic": name, "partitions": partitions, "config": settings}
+    say.result(f"topic {name} is created: {_counted(partitions)}", created, json=json)
     _tell_silent(servers, name)
+
+
+def _settings(config: list[str] | None) -> dict[str, str]:
+    settings = {}
+    for setting in config or ():
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise WrongUsage(f"--config {setting!r}: write KEY=VALUE")
+        settings[key] = value
+    return settings
+
+
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition{'s' * (partitions != 1)}"
 
 
 def _tell_silent(servers: str, name: str) -> None:
@@ -101,43 +132,106 @@ async def _silent(orders: Orders, name: str) -> list[int]:
     return sorted(nodes.difference(statuses))
 
 
-def list_(servers: Servers = SERVERS) -> None:
+def list_(servers: Servers = SERVERS, json: Json = False) -> None:
     """List the topics, with the node that leads each partition."""
     from quorate.cli.orders import carry_out, reached
     from quorate.client import LATEST
 
-    names = carry_out(servers, _names)
+    replications = carry_out(servers, _replications)
+    topics: list[dict[str, Any]] = []
     with reached(servers) as cluster:
-        rows = []
-        found = cluster.topics(names) if names else {}
-        for topic in (found[name] for name in names):
+        found = cluster.topics(list(replications)) if replications else {}
+        for topic in (found[name] for name in replications):
             led = {part.number: LATEST for part in topic.partitions if part.leader > 0}
             ends = cluster.offsets(topic.name, led)
-            for part in topic.partitions:
-                leader = str(part.leader) if part.leader > 0 else "none"
-                end = f"{ends[part.number] or 0:,}" if part.number in ends else "unknown"
-                rows.append((topic.name, str(part.number), leader, end))
+            partitions = [
+                {
+                    "partition": part.number,
+                    "leader": part.leader if part.number in led else None,
+                    "next_offset": (ends[part.number] or 0) if part.number in ends else None,
+                }
+                for part in topic.partitions
+            ]
+            made = {"topic": topic.name, "replication": replications[topic.name], "partitions": partitions}
+            topics.append(made)
+    if json:
+        say.print_json({"topics": topics})
+    else:
+        _tell_topics(topics)
+
+
+def _tell_topics(topics: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            topic["topic"],
+            topic["replication"],
+            str(part["partition"]),
+            str(part["leader"] or "none"),
+            "unknown" if part["next_offset"] is None else f"{part['next_offset']:,}",
+        )
+        for topic in topics
+        for part in topic["partitions"]
+    ]
     out = say.console()
     if rows:
-        out.print(say.table("Topics", ("topic", "partition", "leader", "next offset"), rows, right=(1, 2, 3)))
+        columns = ("topic", "replication", "partition", "leader", "next offset")
+        out.print(say.table("Topics", columns, rows, right=(2, 3, 4)))
     else:
         out.print("There are no topics; make one: quorate topic create NAME")
 
 
-async def _names(orders: Orders) -> list[str]:
+async def _replications(orders: Orders) -> dict[str, str]:
+    """How the copies of each topic agree."""
     from quorate.cli.orders import MAY_BE_OLD
 
     image = await orders.image(even_old=True)
     if not image.is_current:
         say.progress_line(MAY_BE_OLD)
-    return [topic.name for topic in image.topics]
+    return {topic.name: topic.replication for topic in image.topics}
 
 
-def delete(name: Name, servers: Servers = SERVERS) -> None:
+def alter(
+    name: Name,
+    servers: Servers = SERVERS,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Let a setting be this; repeat for more.")
+    ] = None,
+    reset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Let a setting be as by default; repeat for more.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=3000, help="How many partitions it shall have.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Alter the settings of a topic, or add partitions. It is so when this ends."""
+    from quorate.cli.orders import carry_out, reached
+    from quorate.client.admin import add_partitions, alter_topic
+
+    settings: dict[str, str | None] = {**_settings(config), **dict.fromkeys(reset or ())}
+    both = set(_settings(config)).intersection(reset or ())
+    if both:
+        raise WrongUsage(f"--config and --reset both name {min(both)}: give one of them")
+    if not settings and partitions is None:
+        raise WrongUsage("nothing is to be altered: give --config, --reset or --partitions")
+    topic = carry_out(servers, lambda orders: orders.topic(name))
+    with reached(servers) as cluster:
+        if settings:
+            alter_topic(cluster, name, settings)
+        if partitions is not None and partitions != len(topic.ensembles):
+            add_partitions(cluster, name, partitions)
+    topic = carry_out(servers, lambda orders: orders.topic(name))
+    said = [f"{key} is {'as by default' if value is None else value}" for key, value in settings.items()]
+    said += [f"it has {_counted(len(topic.ensembles))}"] * (partitions is not None)
+    altered = {"topic": name, "partitions": len(topic.ensembles), "config": topic.config}
+    say.result(f"topic {name}: {', '.join(said)}", altered, json=json)
+
+
+def delete(name: Name, servers: Servers = SERVERS, json: Json = False) -> None:
     """Delete a topic, with all that is in it."""
     from quorate.cli.orders import reached
     from quorate.client.admin import delete_topic
 
     with reached(servers) as cluster:
         delete_topic(cluster, name)
-    say.console().print(f"topic {name} is deleted")
+    say.result(f"topic {name} is deleted", {"topic": name, "deleted": True}, json=json)

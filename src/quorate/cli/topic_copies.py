@@ -1,21 +1,20 @@
-"""`quorate topic describe|transfer|add|remove|replace`: who copies the partitions of a topic, and who leads."""
+"""`quorate topic transfer|add|remove|replace`: who copies the partitions of a topic, and who leads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from quorate.cli import say
-from quorate.cli.options import NATS_SUBJECT, SERVERS, WAIT_S, NoWait, Servers, Timeout
+from quorate.cli.options import SERVERS, WAIT_S, Json, NoWait, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
     from quorate.cli.orders import Orders
-    from quorate.core.entry import Partition
     from quorate.machine.metadata import Topic
-    from quorate.node.requests import Image, Status
+    from quorate.node.requests import Image
 
 Target = Annotated[
     str, typer.Argument(metavar="NAME[/PARTITION]", help="The topic, or one of its partitions.")
@@ -45,6 +44,7 @@ class Copies(NamedTuple):
         return WrongUsage(f"{self.name}: node {node} {has}; {self.where}")
 
 
+Leaders = dict[str, Any]
 NewNodes = Callable[[Copies], list[int]]
 """From the nodes that copy a partition to those that shall."""
 
@@ -63,6 +63,7 @@ TRANSFER_EPILOG = """\b
 [bold]Examples[/bold]
 quorate topic transfer events/0 --to 2
 quorate topic transfer events --to 2      every partition
+quorate topic transfer orders             anybody else; in topics of coordinated nobody can be named
 
 \b
 [bold]Exit code[/bold]
@@ -82,6 +83,10 @@ REPLACE_EPILOG = f"""\b
 quorate topic replace events --node 3 --with 4
 quorate topic replace events --node 3     the same node, after its disk was lost
 {WAITING}"""
+OPERATED = "coordinated"
+CHOSEN = (
+    "an operator chooses who leads {name}, by what is in its copies' logs; leave --to out to let another lead"
+)
 PARTITION_DIGITS_MAX = 9
 FEW = {
     2: "with 2 copies, nothing can be written while either of their nodes is away",
@@ -91,81 +96,20 @@ FEW = {
 
 
 def register(topic_app: typer.Typer) -> None:
-    topic_app.command("describe")(describe)
     topic_app.command("transfer", epilog=TRANSFER_EPILOG)(transfer)
     topic_app.command("add", help="Let more nodes copy a topic.", epilog=ADD_EPILOG)(_command(added))
     topic_app.command("remove", help="Let fewer nodes copy a topic.", epilog=REMOVE_EPILOG)(_command(removed))
     topic_app.command("replace", epilog=REPLACE_EPILOG)(replace)
 
 
-def describe(target: Target, servers: Servers = SERVERS) -> None:
-    """Show who copies and who leads each partition of a topic, and how far its copies are."""
-    from quorate.cli.orders import carry_out
-
-    title, rows = carry_out(servers, lambda orders: _described(orders, target))
-    columns = ("partition", "leader", "epoch", "copies", "learners", "to be", "settled", "behind")
-    say.console().print(say.table(title, columns, rows, right=(0, 1, 2, 6)))
-
-
-async def _described(orders: Orders, target: str) -> tuple[str, list[tuple[str, ...]]]:
-    from quorate.cli.orders import MAY_BE_OLD
-
-    topic, numbers = await _found(orders, target, even_old=True)
-    statuses = await orders.statuses()
-    if not orders.seen.is_current:
-        say.progress_line(MAY_BE_OLD)
-    return _title(topic), [_row(orders.seen, statuses, topic, number) for number in numbers]
-
-
-def _title(topic: Topic) -> str:
-    from rich.markup import escape
-
-    subject = topic.config.get(NATS_SUBJECT)
-    return escape(f"Topic {topic.name}" + (f", fed from NATS subject {subject}" if subject else ""))
-
-
-def _row(image: Image, statuses: dict[int, Status], topic: Topic, number: int) -> tuple[str, ...]:
-    from quorate.cli.how_far import is_unheard, missing_copy
-    from quorate.cli.orders import leader_status, listed, nodes_of
-    from quorate.core.entry import partition_of
-
-    partition = partition_of(topic.id, number)
-    leader = leader_status(statuses, partition)
-    change = topic.changes.get(number)
-    to_be = listed([member.node for member in change.wanted]) if change is not None else ""
-    if leader is None:
-        nodes = [member.node for member in topic.ensembles[number]]
-        known = [
-            missing_copy(image, statuses, topic, number, node) or _what_is_there(statuses[node], partition)
-            for node in nodes
-        ]
-        behind = ", ".join(f"node {node}: {what}" for node, what in zip(nodes, known, strict=True))
-        return str(number), "none", "", listed(nodes), "", to_be, "", behind
-    found = []
-    for node in sorted({member.node for member in leader.membership.members}):
-        # A copy that lacks nothing may yet be on a node that is down.
-        missing = missing_copy(image, statuses, topic, number, node)
-        lag = leader.lags.get(node, 0)
-        if is_unheard(leader, node):
-            found.append(f"node {node}: {missing or 'not heard yet'}")
-        elif lag > 0 or missing:
-            what = [f"{lag:,}"] * (lag > 0) + [missing] * bool(missing)
-            found.append(f"node {node}: {', '.join(what)}")
-    learners = listed([member.node for member in leader.membership.learners])
-    place = str(leader.me.node), str(leader.epoch), nodes_of(leader.membership), learners
-    return str(number), *place, to_be, f"{leader.commit:,}", ", ".join(found) or "nobody"
-
-
-def _what_is_there(status: Status, partition: Partition) -> str:
-    """Of a copy on a node that answers, while nobody leads."""
-    heads = [replica.head.offset for replica in status.replicas if replica.partition == partition]
-    return f"there up to {heads[0]:,}" if heads else "not made yet"
-
-
 def transfer(
     target: Target,
-    to: Annotated[int, typer.Option("--to", metavar="NODE", min=1, help="Who shall lead.")],
+    to: Annotated[
+        int | None,
+        typer.Option("--to", metavar="NODE", min=1, help="Who shall lead.", show_default="anybody else"),
+    ] = None,
     servers: Servers = SERVERS,
+    json: Json = False,
 ) -> None:
     """Let another node lead. Nothing that was acknowledged is lost; writers wait for a moment.
 
@@ -175,19 +119,28 @@ def transfer(
     from quorate.cli.orders import carry_out
     from quorate.core.entry import partition_of
 
-    async def work(orders: Orders) -> None:
-        topic, numbers = await _found(orders, target)
+    async def work(orders: Orders) -> Leaders:
+        topic, numbers = await found(orders, target)
         if orders.seen.lost_now:
             expect_majorities(orders.seen, [(topic, number) for number in numbers], await orders.statuses())
         for number in numbers:
             nodes = [member.node for member in topic.ensembles[number]]
-            if to not in nodes:
+            if to is not None and to not in nodes:
                 raise Copies(f"{topic.name}/{number}", nodes, is_open=False).has_none(to)
+            if to is not None and topic.replication == OPERATED:
+                raise WrongUsage(CHOSEN.format(name=topic.name))
+        leaders = []
         for number in numbers:
-            await orders.transfer(partition_of(topic.id, number), f"{topic.name}/{number}", to)
-            print(f"{topic.name}/{number} is led by node {to}")
+            name = f"{topic.name}/{number}"
+            leader = await orders.transfer(partition_of(topic.id, number), name, to or 0)
+            leaders.append({"partition": number, "leader": leader})
+            if not json:
+                print(f"{name} is led by node {leader}")
+        return {"topic": topic.name, "partitions": leaders}
 
-    carry_out(servers, work)
+    leaders = carry_out(servers, work)
+    if json:
+        say.print_json(leaders)
 
 
 def _command(new_nodes: Callable[[Copies, list[int]], list[int]]) -> Callable[..., None]:
@@ -199,6 +152,7 @@ def _command(new_nodes: Callable[[Copies, list[int]], list[int]]) -> Callable[..
         servers: Servers = SERVERS,
         no_wait: NoWait = False,
         timeout: Timeout = WAIT_S,
+        json: Json = False,
     ) -> None:
         from quorate.cli.orders import parse_nodes
 
@@ -210,6 +164,7 @@ def _command(new_nodes: Callable[[Copies, list[int]], list[int]]) -> Callable[..
             named=named,
             no_wait=no_wait,
             timeout_s=timeout,
+            json=json,
         )
 
     return command
@@ -238,6 +193,7 @@ def replace(
     servers: Servers = SERVERS,
     no_wait: NoWait = False,
     timeout: Timeout = WAIT_S,
+    json: Json = False,
 ) -> None:
     """Let another node copy a topic in place of one, or the same one whose disk was lost."""
     new = with_ or node
@@ -245,7 +201,8 @@ def replace(
     def replaced(copies: Copies) -> list[int]:
         return swapped(copies, node, new)
 
-    _change(target, replaced, servers, no_wait=no_wait, timeout_s=timeout, lost=node if new == node else 0)
+    lost = node if new == node else 0
+    _change(target, replaced, servers, no_wait=no_wait, timeout_s=timeout, json=json, lost=lost)
 
 
 def swapped(copies: Copies, old: int, new: int) -> list[int]:
@@ -273,14 +230,16 @@ def _change(
     named: Sequence[int] = (),
     no_wait: bool,
     timeout_s: float,
+    json: bool,
     lost: int = 0,
 ) -> None:
     """`lost`: only where that node's copy was on a disk that is gone."""
     from quorate.cli.how_far import expect_majorities, until_reached
     from quorate.cli.orders import carry_out, expect_known, listed
+    from quorate.node.metadata import why_not_moved
 
     async def work(orders: Orders) -> None:
-        topic, numbers = await _found(orders, target)
+        topic, numbers = await found(orders, target)
         image = orders.seen
         expect_known(named, image.nodes)
         if lost:
@@ -302,23 +261,30 @@ def _change(
             for number, nodes in wanted.items()
             if nodes != copies_of(topic, number).nodes or (topic.name, number, lost) in image.lost
         }
+        if to_order and topic.is_overseen:
+            raise WrongUsage(why_not_moved(topic))
         if image.lost_now:
             expect_majorities(image, [(topic, number) for number in numbers], await orders.statuses())
         _tell_few(topic, to_order)
         for number, nodes in to_order.items():
             await orders.change_topic(topic, number, nodes)
         is_so = not to_order and not topic.changes.keys() & set(numbers)
-        if no_wait and not is_so:
-            print(
-                f"{target} is ordered to be on other nodes; `quorate topic describe {topic.name}` shows how far"
-            )
-            return
-        if not is_so:
+        is_awaited = not is_so and not no_wait
+        if is_awaited:
             await until_reached(orders, [(topic.name, number) for number in numbers], timeout_s)
+        if not is_so:
             topic = await orders.topic(topic.name)
-        for number in numbers:
-            nodes_now = listed(copies_of(topic, number).nodes)
-            print(f"{topic.name}/{number} is on nodes {nodes_now}{' already' * is_so}")
+        now = {number: copies_of(topic, number) for number in numbers}
+        said = [
+            f"{copies.name} is on nodes {listed(copies.nodes)}{' already' * is_so}" for copies in now.values()
+        ]
+        if not is_so and no_wait:
+            said = [
+                f"{target} is ordered to be on other nodes; `quorate topic describe {topic.name}` shows how far"
+            ]
+        where = [{"partition": number, "nodes": copies.nodes} for number, copies in now.items()]
+        reached = {"topic": topic.name, "is_so": is_so or is_awaited, "partitions": where}
+        say.result(said, reached, json=json)
 
     carry_out(servers, work)
 
@@ -348,7 +314,7 @@ def copies_of(topic: Topic, number: int) -> Copies:
     return Copies(f"{topic.name}/{number}", nodes, number in topic.changes)
 
 
-async def _found(orders: Orders, target: str, *, even_old: bool = False) -> tuple[Topic, list[int]]:
+async def found(orders: Orders, target: str, *, even_old: bool = False) -> tuple[Topic, list[int]]:
     name, slash, text = target.partition("/")
     if slash and not (text.isascii() and text.isdecimal()):
         raise WrongUsage(f"{target!r}: write NAME, or NAME/PARTITION with a partition's number")

@@ -1,4 +1,4 @@
-"""Creating and deleting topics, and finding nodes. Any node takes such a request.
+"""Creating, altering and deleting topics, and finding nodes. Any node takes such a request.
 
 A creation or deletion whose answer is lost may have happened (rule 9), so it is not sent twice: whoever asked
 hears that nobody answered, and can look.
@@ -20,6 +20,9 @@ from quorate.wire.entities import make
 from quorate.wire.messages import Api, request_class
 
 CREATE_VERSION, DELETE_VERSION, METADATA_VERSION = 7, 5, 12
+ALTER_VERSION, ADD_VERSION = 1, 3
+TOPIC, SET, RESET = 2, 0, 1
+"""Kafka's numbers for what settings are of, and for what is done to them."""
 NODE_SHARE = 0.8
 """Of our patience: a node's word that its time is over says more than its silence."""
 
@@ -53,6 +56,32 @@ def delete_topic(cluster: Cluster, name: str) -> None:
     values = {"topic_names": [name], "timeout": _timeout(cluster)}
     answer = _ask(cluster, cluster.ask_once, Api.DELETE_TOPICS, DELETE_VERSION, values)
     _judge(answer.responses, name)
+
+
+def alter_topic(cluster: Cluster, name: str, settings: Mapping[str, str | None]) -> None:
+    """Let these settings be so, None as by default.
+
+    Raises UnknownTopic, Refused, and Unreachable where nobody knows whether they are so now.
+    """
+    configs = [
+        {"name": key, "value": value, "config_operation": RESET if value is None else SET}
+        for key, value in settings.items()
+    ]
+    topic = {"resource_type": TOPIC, "resource_name": name, "configs": configs}
+    values = {"resources": [topic], "validate_only": False}
+    answer = _ask(cluster, cluster.ask_once, Api.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, values)
+    _judge(answer.responses, name)
+
+
+def add_partitions(cluster: Cluster, name: str, count: int) -> None:
+    """Let it have so many partitions; the new ones have leaders when this returns.
+
+    Raises UnknownTopic, Refused, and Unreachable where nobody knows whether they are there now.
+    """
+    topic = {"name": name, "count": count, "assignments": None}
+    values = {"topics": [topic], "timeout": _timeout(cluster), "validate_only": False}
+    answer = _ask(cluster, cluster.ask_once, Api.CREATE_PARTITIONS, ADD_VERSION, values)
+    _judge(answer.results, name)
 
 
 def find_nodes(cluster: Cluster) -> tuple[str, dict[int, tuple[str, int]]]:

@@ -110,7 +110,8 @@ class Feed:
         self._counts = counts
         self._number = number
         self._partition = partition
-        self._batch_bytes_max = batch_bytes_max
+        self.batch_bytes_max = batch_bytes_max
+        """By what its topic is set to now."""
         self._keeps_subject = has_wildcard(subject)
         self._subscription: Subscription | None = None
         self._waiting: deque[Msg] = deque()
@@ -166,8 +167,8 @@ class Feed:
     def _why_not_taken(self, message: Msg, held: int) -> str:
         if self._is_ending or not self._leads():
             return LEFT
-        if _room_for(message) + batch.BATCH_MIN > self._batch_bytes_max:
-            size, most = len(message.data), self._batch_bytes_max
+        if _room_for(message) + batch.BATCH_MIN > self.batch_bytes_max:
+            size, most = len(message.data), self.batch_bytes_max
             return f"not written: a message of {size} bytes is too large for max.message.bytes={most}"
         if self._counts.waiting_bytes + held > WAITING_BYTES_MAX:
             return f"not written: more than {WAITING_BYTES_MAX} bytes wait to be written"
@@ -197,12 +198,12 @@ class Feed:
                 self._some.clear()
 
     def _take(self) -> list[Msg]:
-        """As many as one batch has room for."""
+        """As many as one batch has room for; and one that was taken before the topic was altered in any case."""
         taken: list[Msg] = []
-        left = self._batch_bytes_max - batch.BATCH_MIN
+        left = self.batch_bytes_max - batch.BATCH_MIN
         while self._waiting:
             left -= _room_for(self._waiting[0])
-            if left < 0:
+            if left < 0 and taken:
                 break
             taken.append(self._waiting.popleft())
         return taken
@@ -212,7 +213,7 @@ class Feed:
         payload = batch.encode_records(
             (batch.Record(None, message.data, headers=self._headers(message)) for message in messages), now_ms
         )
-        assert len(payload) <= self._batch_bytes_max
+        assert len(payload) <= self.batch_bytes_max or len(messages) == 1
         return payload
 
     def _headers(self, message: Msg) -> tuple[tuple[str, bytes | None], ...]:

@@ -126,6 +126,9 @@ class Ingest:
                 if SUBJECT in topic.config
                 for number, partition in enumerate(topic.partitions())
             }
+            for partition, feed in self._feeds.items():
+                if partition in self._wanted:  # Its topic may have been altered.
+                    feed.batch_bytes_max = self._batch_bytes_max(self._wanted[partition].topic)
 
     def _let_go(self, client: Connection) -> None:
         """Of what another node leads, or nobody wants any more."""

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from quorate import batch
 from quorate.core.entry import Partition, partition_of
 from quorate.ingest import Ingest
-from quorate.kafka import fetch, metadata, offsets, produce, producer_ids, tables, topics, versions
+from quorate.kafka import configs, fetch, metadata, offsets, produce, producer_ids, tables, topics, versions
 from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
 from quorate.wire.cursor import BadMessage
@@ -166,4 +166,7 @@ _HANDLERS: dict[int, Handler] = {
     Api.CREATE_TOPICS: topics.handle_create,
     Api.DELETE_TOPICS: topics.handle_delete,
     Api.INIT_PRODUCER_ID: producer_ids.handle,
+    Api.DESCRIBE_CONFIGS: configs.handle_describe,
+    Api.CREATE_PARTITIONS: topics.handle_create_partitions,
+    Api.INCREMENTAL_ALTER_CONFIGS: configs.handle_alter,
 }

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from quorate import batch
 from quorate.core.entry import partition_of
+from quorate.core.isr import PartitionState
 from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
 from quorate.node.config import Address
@@ -99,9 +100,10 @@ class MetadataCache:
         # A node that has just started knows of nobody yet, and an answer without nodes is none to librdkafka.
         known = {node.id: node.config.client_address}
         known |= {info.node: Address(info.host, info.port) for info in image.nodes.values()}
+        racks = {info.node: info.rack for info in image.nodes.values() if info.rack}
         controller = node.metadata.controller
         nodes = [
-            {"node_id": number, "host": address.host, "port": address.port, "rack": None}
+            {"node_id": number, "host": address.host, "port": address.port, "rack": racks.get(number)}
             for number, address in sorted(known.items())
         ]
         return {
@@ -136,8 +138,13 @@ class MetadataCache:
     def _topic(self, topic: Topic) -> dict[str, Any]:
         partitions = []
         for number, ensemble in enumerate(topic.ensembles):
-            leader, epoch = self._node.leader_of(partition_of(topic.id, number))
+            partition = partition_of(topic.id, number)
+            leader, epoch = self._node.leader_of(partition)
             replicas = tuple(member.node for member in ensemble)
+            stored = self._node.metadata.image.shard(partition)
+            in_sync = replicas
+            if stored is not None and isinstance(stored.shard, PartitionState):
+                in_sync = tuple(member.node for member in stored.shard.isr)
             partitions.append(
                 {
                     "error_code": ErrorCode.none if leader else ErrorCode.leader_not_available,
@@ -145,8 +152,8 @@ class MetadataCache:
                     "leader_id": leader or NOBODY,
                     "leader_epoch": epoch & batch.LEADER_EPOCH_MASK,
                     "replica_nodes": replicas,
-                    # A majority settles; which of the others follow closely is the leader's own business.
-                    "isr_nodes": replicas,
+                    # Else a majority settles; which of the others follow closely is the leader's own business.
+                    "isr_nodes": in_sync,
                     "offline_replicas": (),
                 }
             )

@@ -1,8 +1,7 @@
-"""CreateTopics and DeleteTopics: commands for the metadata group, given on any node.
+"""CreateTopics, CreatePartitions and DeleteTopics: commands for the metadata group, given on any node.
 
 A new topic is answered when this node's image has it and its partitions have leaders, because clients write at
-once; or when the client's time is over, and then it is there all the same. What a topic is told in its
-configuration is honoured, or it is refused by name: a setting that is accepted and ignored is a lie.
+once; or when the client's time is over, and then it is there all the same.
 """
 
 from __future__ import annotations
@@ -17,12 +16,21 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from quorate.core.entry import Partition, partition_of
-from quorate.ingest import SUBJECT, why_bad_subject
+from quorate.ingest import SUBJECT
 from quorate.kafka.call import Call
-from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
-from quorate.machine.metadata import KIND, RECORDS, TABLES, Topic
+from quorate.kafka.settings import (
+    BY_DEFAULT,
+    REPLICATION,
+    REPLICATION_DEFAULT,
+    Refused,
+    check_config,
+    check_subject,
+    described,
+)
+from quorate.machine.metadata import KIND, TABLES, Topic
 from quorate.node.metadata import (
     REPLICAS_COUNT,
+    BadChange,
     BadReplication,
     BadTopic,
     NoMetadata,
@@ -34,41 +42,13 @@ from quorate.wire.messages import decode_request
 if TYPE_CHECKING:
     from quorate.kafka.broker import Broker
 
-REPLICATION = "quorate.replication"
-REPLICATION_DEFAULT = "raft"
-MESSAGE_BYTES_LEAST = 1024
-MESSAGE_BYTES_GREATEST = 16 << 20
 NAME_MAX = 249
-WHY_MAX = 1000
 POLL_S = 0.01
 LEADERS_TIMEOUT_S_MAX = 60.0
-BY_DEFAULT = -1
 NOT_REGISTERED = "this node does not know its cluster yet: ask another, or ask again"
 """Said with an error that clients try again after."""
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
-SETTLED_SETTINGS: dict[str, tuple[str, ...]] = {
-    "cleanup.policy": ("delete",),
-    "compression.type": ("producer",),
-    "message.timestamp.type": ("CreateTime",),
-    "retention.ms": ("-1",),
-    "retention.bytes": ("-1",),
-    "unclean.leader.election.enable": ("false",),
-    "flush.messages": ("1",),
-}
-"""Settings of Kafka that may say what is done here anyway, and nothing else."""
-
-
-class Refused(Exception):
-    """One topic of a request that cannot be created or deleted: the error code, and why in words."""
-
-    def __init__(self, error: ErrorCode, why: str) -> None:
-        super().__init__(why)
-        self.error = error
-        # It quotes the client, and a string of the older versions has room for 32 KiB.
-        self.why = why[:WHY_MAX]
-
 
 # ---- creating ----
 
@@ -121,7 +101,9 @@ async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
             raise Refused(ErrorCode.invalid_replication_factor, why)
     else:
         copies = min(map(len, ensembles))
-    check_config(config, min(REPLICAS_COUNT, len(image.nodes)) if copies == BY_DEFAULT else copies)
+    if copies == BY_DEFAULT:
+        copies = min(REPLICAS_COUNT, len(image.nodes))
+    check_config(config, copies, replication=replication)
     if SUBJECT in config:
         partitions_count = wanted.num_partitions if ensembles is None else len(ensembles)
         check_subject(config[SUBJECT], partitions_count, has_server=bool(broker.node.config.nats))
@@ -187,7 +169,6 @@ def _assigned(wanted: Any) -> list[list[int]] | None:
 
 
 def _created(topic: Topic) -> dict[str, Any]:
-    settings = {REPLICATION: topic.replication, MESSAGE_BYTES_MAX: str(MESSAGE_BYTES_DEFAULT), **topic.config}
     return {
         "name": topic.name,
         "topic_id": uuid.UUID(bytes=topic.id),
@@ -195,11 +176,65 @@ def _created(topic: Topic) -> dict[str, Any]:
         "error_message": None,
         "num_partitions": len(topic.ensembles),
         "replication_factor": len(topic.ensembles[0]),
-        "configs": [
-            {"name": name, "value": value, "read_only": True, "config_source": 1, "is_sensitive": False}
-            for name, value in sorted(settings.items())
-        ],
+        "configs": described(topic),
     }
+
+
+# ---- more partitions ----
+
+
+def handle_create_partitions(broker: Broker, call: Call) -> None:
+    call.door.run(_add_to_all(broker, call, decode_request(call.frame).body))
+
+
+async def _add_to_all(broker: Broker, call: Call, request: Any) -> None:
+    deadline = asyncio.get_running_loop().time() + _seconds(request.timeout)
+    knows_cluster = await broker.until_registered(_seconds(request.timeout))
+    times_named = Counter(topic.name for topic in request.topics)
+    answers = []
+    for wanted in request.topics:
+        error, why = ErrorCode.none, None
+        try:
+            if not knows_cluster:
+                raise Refused(ErrorCode.not_controller, NOT_REGISTERED)
+            if times_named[wanted.name] > 1:
+                raise Refused(ErrorCode.invalid_request, f"{wanted.name} is there twice in one request")
+            topic = await _add_to(broker, wanted, validate_only=request.validate_only)
+            if not request.validate_only:
+                await _leaders_known(broker, topic, deadline)
+        except Refused as refused:
+            error, why = refused.error, refused.why
+        answers.append({"name": wanted.name, "error_code": error, "error_message": why})
+    values = {"throttle_time": timedelta(0), "results": answers}
+    broker.in_turn(lambda: call.answer_with(values))
+
+
+async def _add_to(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
+    await broker.node.metadata.catch_up()
+    topic = broker.node.metadata.image.topics.get(wanted.name)
+    if topic is None:
+        raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {wanted.name}")
+    if SUBJECT in topic.config:
+        why = f"a topic with a NATS subject has one partition, not {wanted.count}"
+        raise Refused(ErrorCode.invalid_partitions, why)
+    ensembles = None
+    if wanted.assignments is not None:
+        ensembles = [list(given.broker_ids) for given in wanted.assignments]
+        if len(ensembles) != wanted.count - len(topic.ensembles):
+            why = f"{len(ensembles)} assignments for {wanted.count - len(topic.ensembles)} more partitions"
+            raise Refused(ErrorCode.invalid_replica_assignment, why)
+    try:
+        return await broker.node.metadata.add_partitions(
+            topic.id, wanted.count, ensembles, validate_only=validate_only
+        )
+    except UnknownTopic as error:
+        raise Refused(ErrorCode.unknown_topic_or_partition, str(error)) from None
+    except BadChange as error:
+        raise Refused(ErrorCode.invalid_partitions, str(error)) from None
+    except BadTopic as error:
+        raise Refused(ErrorCode.invalid_replica_assignment, str(error)) from None
+    except NoMetadata as error:
+        raise Refused(ErrorCode.request_timed_out, str(error)) from None
 
 
 # ---- deleting ----
@@ -252,44 +287,6 @@ def check_name(name: str) -> None:
     if not name or name in (".", "..") or len(name) > NAME_MAX or not _NAME.fullmatch(name):
         why = f"{name[:NAME_MAX]!r} is no topic name: 1 to {NAME_MAX} of a-z A-Z 0-9 . _ -, not . or .."
         raise Refused(ErrorCode.invalid_topic_exception, why)
-
-
-def check_config(config: dict[str, str], copies: int) -> None:
-    """Only what is honoured, or says what is done anyway; raises Refused."""
-    majority = copies // 2 + 1
-    for name, value in config.items():
-        if name == MESSAGE_BYTES_MAX:
-            _check_number(name, value, MESSAGE_BYTES_LEAST, MESSAGE_BYTES_GREATEST)
-        elif name == "min.insync.replicas":
-            # A majority settles, so up to that many copies are sure whatever is said here.
-            _check_number(name, value, 1, majority)
-        elif name == SUBJECT:
-            continue  # Looked at by `check_subject`.
-        elif name == KIND:
-            if value not in (RECORDS, TABLES):
-                raise Refused(ErrorCode.invalid_config, f"{name}={value}: a log holds {RECORDS} or {TABLES}")
-        elif name not in SETTLED_SETTINGS:
-            raise Refused(ErrorCode.invalid_config, f"{name} is not a setting of topics here")
-        elif value not in SETTLED_SETTINGS[name]:
-            possible = " or ".join(SETTLED_SETTINGS[name])
-            raise Refused(ErrorCode.invalid_config, f"{name}={value} is not done here; only {possible}")
-
-
-def check_subject(subject: str, partitions_count: int, *, has_server: bool) -> None:
-    """Raises Refused."""
-    why = why_bad_subject(subject)
-    if not why and partitions_count not in (1, BY_DEFAULT):
-        # Each leader would take every message.
-        why = f"a topic with a NATS subject has one partition, not {partitions_count}"
-    if not why and not has_server:
-        why = "this node was told of no NATS server; start nodes with --nats URL"
-    if why:
-        raise Refused(ErrorCode.invalid_config, f"{SUBJECT}={subject}: {why}")
-
-
-def _check_number(name: str, value: str, least: int, greatest: int) -> None:
-    if not re.fullmatch(r"[0-9]{1,10}", value) or not least <= int(value) <= greatest:
-        raise Refused(ErrorCode.invalid_config, f"{name}={value}; from {least} to {greatest} is possible")
 
 
 def _seconds(timeout: timedelta) -> float:

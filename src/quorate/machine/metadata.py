@@ -33,7 +33,8 @@ REPLACED_KEPT_MAX = 1000
 """Replaced incarnations that are remembered of each node, the newest."""
 
 REPLICATIONS: tuple[str, ...] = ("raft", "coordinated", "isr", "confirm")
-
+OVERSEEN = ("coordinated", "isr")
+"""Those in which somebody outside says who leads, and keeps that in `shards`."""
 
 KIND, RECORDS, TABLES = "quorate.kind", "records", "tables"
 """The setting that says what a topic's log holds, and what it can say."""
@@ -48,6 +49,8 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     port: int
     disk: int = 0
     """Which directory it is; 0: not known."""
+    rack: str = ""
+    """What it may lose at once with others: copies are put into different ones. Empty: not known."""
 
     def is_another_disk(self, *, incarnation: int, disk: int) -> bool:
         """A directory that was made anew in place of this one, as if nothing had been promised with it."""
@@ -82,6 +85,10 @@ class Topic(msgspec.Struct, frozen=True):
     def is_tables(self) -> bool:
         """A group of tables: its one partition holds transactions."""
         return self.config.get(KIND) == TABLES
+
+    @property
+    def is_overseen(self) -> bool:
+        return self.replication in OVERSEEN
 
     def partitions(self) -> list[Partition]:
         return [partition_of(self.id, number) for number in range(len(self.ensembles))]
@@ -153,6 +160,22 @@ class ForgetNode(msgspec.Struct, frozen=True, tag="forget node"):
     nothing is done. None: in any case."""
 
 
+class AlterTopic(msgspec.Struct, frozen=True, tag="alter topic"):
+    """Let these settings be what is said, and those that are only named be as if nobody had given them."""
+
+    id: bytes
+    settings: dict[str, str | None]
+    """None: its default."""
+
+
+class AddPartitions(msgspec.Struct, frozen=True, tag="add partitions"):
+    """Let a topic that has `first` partitions have these, too. One that has another count by now is left alone."""
+
+    id: bytes
+    first: int
+    ensembles: tuple[tuple[Member, ...], ...]
+
+
 Command = (
     RegisterNode
     | CreateTopic
@@ -161,6 +184,8 @@ Command = (
     | ChangeEnsemble
     | NoteReached
     | ForgetNode
+    | AlterTopic
+    | AddPartitions
     | shards.WriteShard
 )
 
@@ -310,6 +335,10 @@ class Metadata:
             return shards.write(self._state.shards, command, offset)
         if isinstance(command, ForgetNode):
             return self._forget(command)
+        if isinstance(command, AlterTopic):
+            return self._alter(command)
+        if isinstance(command, AddPartitions):
+            return self._add_partitions(command)
         state = self._state
         state.producer_ids[command.node] = (offset, state.next_producer_id)
         state.next_producer_id += PRODUCER_IDS_BLOCK
@@ -347,13 +376,37 @@ class Metadata:
     def _create(self, topic: Topic) -> bool:
         state = self._state
         taken = topic.name in state.topics or topic.id in self.by_id or topic.id in state.deleted
-        too_many = self.partitions_count() + len(topic.ensembles) > PARTITIONS_COUNT_MAX
-        members = {member.node for ensemble in topic.ensembles for member in ensemble}
-        if taken or too_many or not topic.ensembles or not members.issubset(state.nodes):
+        if taken or not self._can_hold(topic.ensembles):
             return False
-        if len(topic.id) != len(METADATA_TOPIC) or topic.id == METADATA_TOPIC or not all(topic.ensembles):
+        if len(topic.id) != len(METADATA_TOPIC) or topic.id == METADATA_TOPIC:
             return False
         self._put(msgspec.structs.replace(topic, changes={}, changed={}))
+        return True
+
+    def _can_hold(self, ensembles: tuple[tuple[Member, ...], ...]) -> bool:
+        """Whether there is room for so many more partitions, and everybody who is to copy them is known."""
+        too_many = self.partitions_count() + len(ensembles) > PARTITIONS_COUNT_MAX
+        members = {member.node for ensemble in ensembles for member in ensemble}
+        return bool(ensembles) and all(ensembles) and not too_many and members.issubset(self._state.nodes)
+
+    def _alter(self, command: AlterTopic) -> bool:
+        topic = self.by_id.get(command.id)
+        if topic is None:
+            return False
+        merged = {**topic.config, **command.settings}
+        config = {name: value for name, value in merged.items() if value is not None}
+        if config == topic.config:
+            return False
+        self._put(msgspec.structs.replace(topic, config=config))
+        return True
+
+    def _add_partitions(self, command: AddPartitions) -> bool:
+        topic = self.by_id.get(command.id)
+        if topic is None or topic.is_tables or len(topic.ensembles) != command.first:
+            return False
+        if not self._can_hold(command.ensembles):
+            return False
+        self._put(msgspec.structs.replace(topic, ensembles=(*topic.ensembles, *command.ensembles)))
         return True
 
     def _change(self, command: ChangeEnsemble, offset: int) -> bool:

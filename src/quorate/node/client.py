@@ -284,10 +284,11 @@ class Client:
         """Let these nodes copy it (see `Change`); raises NotDone, OutcomeUnknown and BadRequest."""
         await self._order(partition, Change(partition, tuple(nodes), seen), timeout_s)
 
-    async def transfer(self, partition: Partition, to: int, *, timeout_s: float = 10.0) -> None:
-        """Let that node lead; raises NotDone, OutcomeUnknown and BadRequest."""
-        await self._order(partition, Transfer(partition, to), timeout_s)
-        self.expect_leader(partition, to)
+    async def transfer(self, partition: Partition, to: int, *, timeout_s: float = 10.0) -> int:
+        """Let that node lead, or, with 0, anybody else; who does. Raises NotDone, OutcomeUnknown and BadRequest."""
+        leader = (await self._order(partition, Transfer(partition, to), timeout_s)).leader or to
+        self.expect_leader(partition, leader)
+        return leader
 
     async def forget_node(self, node: int, *, seen: int | None = None, timeout_s: float = 10.0) -> None:
         """That node is gone for good; raises NotDone, OutcomeUnknown and BadRequest."""

@@ -264,6 +264,12 @@ class Door(Letters):
             settled_membership(self._node.host.hosted[METADATA]),
             is_current,
             lost(lambda topic, number: topic.ensembles[number]),
+            {
+                partition: stored
+                for topic in topics
+                for partition in (topic.partitions() if topic.is_overseen else ())
+                if (stored := image.shard(partition)) is not None
+            },
         )
 
     def _fetch(self, number: int, request: Fetch) -> None:

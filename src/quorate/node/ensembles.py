@@ -23,8 +23,6 @@ import msgspec
 
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member, Membership, Partition, partition_of
-from quorate.core.raft import Replica
-from quorate.core.raft.leader import Leader
 from quorate.host import Hosted
 from quorate.machine.metadata import ADDED_MAX, METADATA, Change, NoteReached, Topic
 from quorate.node.metadata import NoMetadata
@@ -158,13 +156,6 @@ def is_reached(hosted: Hosted, change: Change) -> bool:
     )
 
 
-def membership_of(hosted: Hosted) -> Membership:
-    """Who counts, as the replica knows it; of one that somebody oversees, who was to count at its birth."""
-    born = Membership(hosted.record.voters, hosted.record.learners)
-    membership: Membership = getattr(hosted.replica, "membership", born)
-    return membership
-
-
 def settled_membership(hosted: Hosted) -> Membership:
     at_birth = Membership(hosted.record.voters, hosted.record.learners)
     return hosted.standing.membership or at_birth
@@ -177,11 +168,3 @@ def is_superseded(held: Member, mine: list[Member], life: int) -> bool:
     """
     was_given = held.incarnation == life or held.incarnation < ADDED_MAX
     return was_given and held not in mine and mine[0].incarnation < ADDED_MAX
-
-
-def lags(replica: Replica) -> dict[int, int]:
-    """How many offsets each other node has not confirmed, if this is the leader."""
-    role, head = replica.role, replica.log.head.offset
-    if not isinstance(role, Leader):
-        return {}
-    return {node: head - cursor.matched for node, cursor in sorted(role.cursors.items())}

@@ -1,48 +1,80 @@
-"""A node that is asked to stop hands over what it leads first: its groups need not wait until they miss it."""
+"""A node that is asked to stop hands over what it leads first: its groups need not wait until they miss it.
+
+Replicas that elect their own leader are told whom to let lead. Where somebody oversees a partition, that one is
+asked to let another lead; it lives where the metadata group is led. So that group is handed over last of all.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import Partition
+from quorate.core.entry import TOPIC_ID_BYTES, Partition
 from quorate.core.raft.leader import Leader
 from quorate.host import Hosted
+from quorate.machine.metadata import METADATA
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
 
 FAREWELL_S = 1.0
-"""Whatever is not handed over by then is missed, and elects another leader by itself."""
+"""Whatever is not handed over by then is missed, and gets another leader by itself. The metadata group has as long
+once more."""
 
 
 async def hand_over(node: Node) -> None:
     """Let others lead what is led here, as far as that is done at once."""
+    overseen = [partition for partition in node.host.hosted if _is_overseen(node, partition)]
     heirs = {partition: heir(node, hosted) for partition, hosted in node.host.hosted.items()}
-    going = {partition: to for partition, to in heirs.items() if to}
-    if not going:
-        return
-    missing, done_count = dict.fromkeys(going), 0
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    own = {partition: to for partition, to in heirs.items() if to and partition != METADATA}
+    works: list[asyncio.Future[bool]] = _ordered(node, own)
+    if node.connected:
+        moves = [node.metadata.move_leader(partition, timeout_s=FAREWELL_S) for partition in overseen]
+        works += map(asyncio.ensure_future, moves)
+    done_count = await _done_count(works)
+    last = {METADATA: heirs[METADATA]} if heirs.get(METADATA) else {}
+    done_count += await _done_count(_ordered(node, last))
+    if led_count := len(overseen) + len(own) + len(last):
+        node.log(f"handed over {done_count} of {led_count} partitions that it led")
 
-    def answered(partition: Partition, reply: Reply) -> None:
-        nonlocal done_count
-        missing.pop(partition, None)
-        done_count += reply.outcome is Outcome.SETTLED
-        if not missing and not over.done():
-            over.set_result(None)
 
+def _ordered(node: Node, heirs: dict[Partition, int]) -> list[asyncio.Future[bool]]:
+    """Transfers that are under way, all of one turn; whether each is so."""
+    loop = asyncio.get_running_loop()
+
+    def answered(over: asyncio.Future[bool], reply: Reply) -> None:
+        if not over.done():
+            over.set_result(reply.outcome is Outcome.SETTLED)
+
+    futures = {partition: loop.create_future() for partition in heirs}
     node.begin_turn()
-    for partition, to in going.items():
-        node.transfer(partition, partial(answered, partition), to=to)
+    for partition, to in heirs.items():
+        node.transfer(partition, partial(answered, futures[partition]), to=to)
     node.end_turn()
-    with suppress(TimeoutError):
-        await asyncio.wait_for(over, FAREWELL_S)
-    node.log(f"handed over {done_count} of {len(going)} partitions that it led")
+    return list(futures.values())
+
+
+async def _done_count(works: list[asyncio.Future[bool]]) -> int:
+    """How many of these come to a good end in time."""
+    if not works:
+        return 0
+    try:
+        done, _ = await asyncio.wait(works, timeout=FAREWELL_S)
+    finally:
+        for work in works:
+            work.cancel()
+    return sum(work.result() for work in done)
+
+
+def _is_overseen(node: Node, partition: Partition) -> bool:
+    """Whether it is led here, and somebody oversees it."""
+    if not node.config.voters or not node.is_leader(partition):
+        return False
+    topic = node.metadata.image.by_id.get(partition[:TOPIC_ID_BYTES])
+    return topic is not None and topic.is_overseen
 
 
 def heir(node: Node, hosted: Hosted) -> int:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition, partition_of
 from quorate.host import Parcel
 from quorate.host.parcel import Leads
-from quorate.node.overseers import OVERSEEN
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
@@ -88,8 +87,7 @@ class Leaders:
                 partition_of(topic.id, number)
                 for topic in image.topics.values()
                 for number, ensemble in enumerate(topic.ensembles)
-                if topic.replication in OVERSEEN
-                or sum(map(image.is_of_this_life, ensemble)) < len(image.nodes)
+                if topic.is_overseen or sum(map(image.is_of_this_life, ensemble)) < len(image.nodes)
             ]
         hosted = self._node.host.hosted
         return tuple(

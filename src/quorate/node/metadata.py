@@ -13,12 +13,14 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from quorate.core.entry import Member
+from quorate.core.entry import Member, Partition
 from quorate.machine.metadata import (
     METADATA,
     METADATA_TOPIC,
     PARTITIONS_COUNT_MAX,
     REPLICATIONS,
+    AddPartitions,
+    AlterTopic,
     ChangeEnsemble,
     Command,
     CreateTopic,
@@ -65,7 +67,7 @@ class BadReplication(BadTopic):
 
 
 class BadChange(Exception):
-    """These nodes cannot copy that partition, and the text says why."""
+    """That cannot be made of a topic or a partition that is there, and the text says why."""
 
 
 class UnknownTopic(Exception):
@@ -74,6 +76,13 @@ class UnknownTopic(Exception):
 
 def no_such_node(node: int, image: Metadata) -> str:
     return f"there is no node {node}; there are: {', '.join(map(str, sorted(image.nodes)))}"
+
+
+def why_not_moved(topic: Topic) -> str:
+    return (
+        f"copies of {topic.replication} topics cannot be moved yet; to have {topic.name} elsewhere, make another "
+        f"topic there, with --replication raft or confirm if its copies shall move"
+    )
 
 
 class MetadataClient:
@@ -128,7 +137,7 @@ class MetadataClient:
                 return
             self._node.log("registered")
             self.is_current = True
-            self._node.follow_image()
+            self._node.following.follow()
             await asyncio.get_running_loop().create_future()
 
     async def _look_around(self) -> None:
@@ -224,9 +233,11 @@ class MetadataClient:
                 raise NoMetadata(f"topic {name!r} was refused: too many partitions, or deleted at once")
         return topic
 
-    def _members(self, image: Metadata, ensembles: Sequence[Sequence[int]]) -> tuple[tuple[Member, ...], ...]:
+    def _members(
+        self, image: Metadata, ensembles: Sequence[Sequence[int]], *, first: int = 0
+    ) -> tuple[tuple[Member, ...], ...]:
         members = []
-        for number, nodes in enumerate(ensembles):
+        for number, nodes in enumerate(ensembles, first):
             unknown = [node for node in nodes if node not in image.nodes]
             if unknown:
                 raise BadTopic(f"partition {number}: there is no node {unknown[0]}")
@@ -247,6 +258,54 @@ class MetadataClient:
             raise UnknownTopic(f"there is no topic with id {topic_id.hex()}")
         await self.command(DeleteTopic(topic_id))
 
+    async def alter_topic(self, topic_id: bytes, settings: dict[str, str | None]) -> None:
+        """Let these settings be so, None as by default; they are when this returns.
+
+        Raises UnknownTopic, NoMetadata.
+        """
+        if topic_id not in self.image.by_id:
+            raise UnknownTopic(f"there is no topic with id {topic_id.hex()}")
+        await self.command(AlterTopic(topic_id, settings))
+        if topic_id not in self.image.by_id:
+            raise UnknownTopic(f"the topic with id {topic_id.hex()} has been deleted meanwhile")
+
+    async def add_partitions(
+        self,
+        topic_id: bytes,
+        count: int,
+        ensembles: Sequence[Sequence[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> Topic:
+        """Let a topic have so many partitions, the new ones on these nodes; it has them when this returns.
+
+        Raises UnknownTopic, BadChange, BadTopic, NoMetadata.
+        """
+        image = self.image
+        topic = image.by_id.get(topic_id)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic with id {topic_id.hex()}")
+        first = len(topic.ensembles)
+        left = PARTITIONS_COUNT_MAX - image.partitions_count()
+        if topic.is_tables:
+            raise BadChange(f"topic {topic.name} is a group of tables, and has one partition")
+        if count <= first:
+            raise BadChange(f"topic {topic.name} has {first} partitions; more can be added, and none removed")
+        if count - first > left:
+            raise BadChange(f"{count - first} more partitions are too many; from 1 to {left} are possible")
+        if ensembles is None:
+            copies = min(len(topic.ensembles[0]), len(image.nodes))
+            ensembles = place(image, count - first, copies, heard=self._node.heard)
+        added = self._members(image, ensembles, first=first)
+        if not validate_only:
+            await self.command(AddPartitions(topic_id, first, added))
+            topic = self.image.by_id.get(topic_id)
+            if topic is None:
+                raise UnknownTopic(f"the topic with id {topic_id.hex()} has been deleted meanwhile")
+            if len(topic.ensembles) != count:
+                raise BadChange(f"topic {topic.name} was given other partitions at the same time; look again")
+        return topic
+
     async def change_ensemble(
         self, topic_id: bytes, number: int, nodes: Sequence[int], *, seen: int | None = None
     ) -> None:
@@ -261,6 +320,8 @@ class MetadataClient:
         topic = image.by_id.get(topic_id)
         if topic is None or not 0 <= number < len(topic.ensembles):
             raise UnknownTopic(f"there is no partition {number} of topic {topic_id.hex()}")
+        if topic.is_overseen:
+            raise BadChange(why_not_moved(topic))
         if not nodes:
             raise BadChange("the last copy cannot be removed; delete the topic if it is not needed")
         for node in nodes:
@@ -276,6 +337,15 @@ class MetadataClient:
             raise BadChange(
                 f"partition {number} of {topic.name} was changed by somebody else at the same time"
             )
+
+    async def move_leader(self, partition: Partition, *, timeout_s: float) -> bool:
+        """Let somebody else lead a partition that is overseen; whether that is so."""
+        self._client.expect_leader(partition, self.controller)  # Whoever oversees it is there.
+        try:
+            await self._client.transfer(partition, 0, timeout_s=timeout_s)
+        except (NotDone, BadRequest, OutcomeUnknown):
+            return False
+        return True
 
     async def next_producer_id(self) -> int:
         """One that no producer of this cluster ever had; raises NoMetadata."""

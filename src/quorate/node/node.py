@@ -25,24 +25,25 @@ import msgspec
 
 from quorate.core import commands, effects, events
 from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition
-from quorate.host import Host, Hosted, Parcel, ReplicaRecord
+from quorate.host import Host, Hosted, Parcel
 from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.querying import Consistency, query
-from quorate.host.replicas import PROTOCOLS
-from quorate.machine.metadata import METADATA, Topic
+from quorate.machine.metadata import METADATA
 from quorate.node.config import Address, NodeConfig, parse_address
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
-from quorate.node.ensembles import Ensembles, is_superseded, lags, membership_of
+from quorate.node.ensembles import Ensembles
 from quorate.node.farewell import hand_over
+from quorate.node.following import Following
 from quorate.node.leaders import Leaders
 from quorate.node.metadata import MetadataClient
 from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
 from quorate.node.porch import MakeProtocol, Porch
 from quorate.node.ports import naming_the_holder
-from quorate.node.requests import NatsStatus, ReplicaStatus, Status
+from quorate.node.requests import NatsStatus, Status
+from quorate.node.statuses import status_of
 from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -134,16 +135,13 @@ class Node:
         self._waiting: set[asyncio.Transport] = set()
         self._watchers: list[Callable[[Partition], None]] = []
         self._told_when_over: list[Over] = []
-        self._followed = -1
-        """The version of the image that the replicas here follow."""
-        self._followed_topics: dict[bytes, Topic] = {}
-        """Its topics: those that have not changed since need not be looked at again."""
         self._log = log
         self._rng = Random()
         self._peers = Peers(config.cluster, config.node, config.peer_addresses(), rng=self._rng, log=self.log)
         self._leaders = Leaders(self)
         self._ensembles = Ensembles(self)
         self.overseers = Overseers(self, self._rng)
+        self.following = Following(self)
         self._unflushed: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
@@ -499,6 +497,11 @@ class Node:
         return self._peers.connected
 
     @property
+    def dropped_count(self) -> int:
+        """Letters to peers that were too slow."""
+        return self._peers.dropped_count
+
+    @property
     def heard(self) -> tuple[int, ...]:
         """This node, and those that have said something too lately to be suspected."""
         since = time.monotonic() - self.config.detector.suspect_s
@@ -544,9 +547,7 @@ class Node:
         if hosted.partition == METADATA:
             self.metadata.applied(hosted.applied.offset)
             self.overseers.look()
-            if self.metadata.image.version != self._followed:
-                self._followed = self.metadata.image.version
-                self._loop.call_soon(self.follow_image)
+            self.following.noticed()
         for watcher in self._watchers:
             watcher(hosted.partition)
 
@@ -561,53 +562,8 @@ class Node:
         for watcher in self._watchers:
             watcher(hosted.partition)
 
-    def follow_image(self) -> None:
-        """Hold what the image wants held here, and let go of what it says is held elsewhere, or deleted.
-
-        Not before the image is current: what was removed here must not be made again, as if it had promised
-        nothing, because an old image still knew of it.
-        """
-        if self._over or self.fail_if_replaced():
-            return
-        image = self.metadata.image
-        self.metadata.know(image.nodes.values())
-        self.metadata.forget(image.forgotten())
-        if self.metadata.is_current:
-            self.begin_turn()
-            for topic in image.topics.values():
-                if self._followed_topics.get(topic.id) is not topic:
-                    self._follow_topic(topic)
-            self._followed_topics = dict(image.by_id)
-            for partition in tuple(self.host.hosted):
-                if image.is_deleted(partition[:TOPIC_ID_BYTES]):
-                    self._let_go(partition)
-            self.end_turn()
-        self.metadata.leaders_version += 1
-        for door in tuple(self.doors):  # Those that came before the image was known.
-            why = self.unwanted.why(door.hello) if door.hello is not None else ""
-            if why:
-                door.abort(why)
-
-    def _follow_topic(self, topic: Topic) -> None:
-        if topic.replication not in PROTOCOLS:  # A newer node made it; this one can only leave it alone.
-            self.log(f"topic {topic.name}: {topic.replication} is not built here; not held")
-            return
-        for number, partition in enumerate(topic.partitions()):
-            mine = [member for member in topic.holders(number) if member.node == self.id]
-            hosted = self.host.hosted.get(partition)
-            if hosted is not None and (not mine or is_superseded(hosted.record.me, mine, self.incarnation)):
-                self._let_go(partition)
-                hosted = None
-            if hosted is None and mine and self.metadata.image.is_of_this_life(mine[0]):
-                ensemble = topic.ensembles[number]
-                voters, preferred = tuple(sorted(ensemble)), ensemble[0].node
-                purpose = "tables" if topic.is_tables else "topic"
-                record = ReplicaRecord(
-                    topic.replication, mine[0], voters, purpose=purpose, preferred=preferred
-                )
-                self.host.add(time.monotonic(), partition, record)
-
-    def _let_go(self, partition: Partition) -> None:
+    def let_go(self, partition: Partition) -> None:
+        """Hold that replica no more."""
         self.host.remove(time.monotonic(), partition)
         for watcher in self._watchers:
             watcher(partition)
@@ -620,29 +576,7 @@ class Node:
                 other.abort("closed by a newer connection")
 
     def status(self) -> Status:
-        replicas = []
-        for partition, hosted in self.host.hosted.items():
-            replica = hosted.replica
-            replicas.append(
-                ReplicaStatus(
-                    partition,
-                    replica.role.name if replica.is_voter else "learner",
-                    replica.leader,
-                    replica.epoch,
-                    replica.log.head,
-                    hosted.commit,
-                    hosted.tally.counts.digest,
-                    replica.me,
-                    membership_of(hosted),
-                    lags(replica),
-                )
-            )
-        known = self._peers.connected, self._peers.dropped_count, tuple(replicas)
-        if not self.config.voters:
-            return Status(self.id, *known, nats=self.nats_status())
-        image = self.metadata.image
-        nodes = tuple(sorted(image.nodes)) if self.metadata.is_registered else ()
-        return Status(self.id, *known, self.metadata.controller, nodes, len(image.topics), self.nats_status())
+        return status_of(self)
 
 
 def _leads_at(hosted: Hosted, offset: int) -> bool:

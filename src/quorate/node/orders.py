@@ -10,11 +10,18 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from quorate.core import isr
+from quorate.core.coordinated import orders as operator
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import TOPIC_ID_BYTES, Member, Membership, Partition, Wanted
 from quorate.core.events import ReadLevel
+from quorate.core.isr import orders as controller
+from quorate.machine import shards
 from quorate.machine.metadata import METADATA, ForgetNode, command_batch
 from quorate.node.ensembles import learners_of_metadata
+from quorate.node.farewell import heir
 from quorate.node.metadata import BadChange, NoMetadata, UnknownTopic, no_such_node
 from quorate.node.requests import Answered, Change, Forget, Read, Transfer
 
@@ -41,10 +48,51 @@ def read(node: Node, request: Read, answer: Answer) -> None:
 
 def transfer(node: Node, request: Transfer, answer: Answer) -> None:
     partition = Partition(request.partition)
-    if node.is_leader(partition):
-        node.transfer(partition, lambda reply: answer(_answered(reply)), to=request.to)
-    else:
+    topic = node.metadata.image.by_id.get(partition[:TOPIC_ID_BYTES]) if node.config.voters else None
+    if topic is not None and topic.is_overseen:
+        _move_leader(node, partition, request.to, answer)
+    elif not node.is_leader(partition):
         answer(_elsewhere(node, partition))
+    elif to := request.to or heir(node, node.host.hosted[partition]):
+        node.transfer(partition, lambda reply: answer(_answered(reply)), to=to)
+    else:
+        answer(_refused("nobody else who could lead can be reached"))
+
+
+def _move_leader(node: Node, partition: Partition, to: int, answer: Answer) -> None:
+    """Whoever oversees the partition says who leads; and it is where the metadata group is led."""
+    stored = node.metadata.image.shard(partition)
+    if not node.is_leader(METADATA):
+        answer(_elsewhere(node, METADATA))
+    elif stored is None or (order := _order_to_move(stored.shard, to)) is None:
+        answer(_busy(node))
+    elif isinstance(order, Answered):
+        answer(order)
+    elif not node.overseers.command(partition, order, lambda reply: answer(_moved(reply))):
+        answer(_busy(node))
+
+
+def _order_to_move(shard: shards.State, to: int) -> Callable[[int], Any] | Answered | None:
+    """What to order of whoever oversees this; or what to say at once. None: nobody knows who leads just now."""
+    if shard.leader is None:
+        return None
+    if to == shard.leader.node:
+        return msgspec.structs.replace(_done(), leader=to)
+    if not isinstance(shard, isr.PartitionState):
+        if to:
+            return _refused("an operator chooses who leads, by what is in their logs; name nobody with --to")
+        return operator.MoveLeader
+    found = [member for member in shard.replicas if member.node == to]
+    if to and not found:
+        return _refused(f"node {to} does not hold this partition")
+    return partial(controller.MoveLeader, to=found[0] if found else None)
+
+
+def _moved(reply: Reply) -> Answered:
+    """An election may end where it began: that is not what was wanted."""
+    if reply.outcome is Outcome.SETTLED and reply.why:
+        return Answered(Outcome.TIMED_OUT, -1, 0, reply.leader, reply.why)
+    return _answered(reply)
 
 
 def change(node: Node, request: Change, answer: Answer, run: Run) -> None:

@@ -31,7 +31,6 @@ from quorate.machine.metadata import METADATA, Topic, command_batch
 if TYPE_CHECKING:
     from quorate.node.node import Node
 
-OVERSEEN = ("coordinated", "isr")
 MIN_ISR = "min.insync.replicas"
 STEADY = coordinated.Status.STEADY
 NOTHING_KEPT = Started(Recovered(base=NOWHERE, head=NOWHERE, epochs=()))
@@ -213,7 +212,7 @@ class Overseers:
             if overseen.partition[:TOPIC_ID_BYTES] not in image.by_id:
                 self._let_go(overseen)
         for topic in image.topics.values():
-            if topic.replication in OVERSEEN:
+            if topic.is_overseen:
                 for number in range(len(topic.ensembles)):
                     self._oversee(topic, number)
 

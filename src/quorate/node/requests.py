@@ -12,6 +12,7 @@ from quorate.batch import BATCH_MIN
 from quorate.core.effects import Outcome
 from quorate.core.entry import EntryId, Member, Membership
 from quorate.core.events import ReadLevel
+from quorate.machine import shards
 from quorate.machine.metadata import NodeInfo, Topic
 from quorate.node.letters import BadLetter, opened, seal
 from quorate.storage.disk import Buffer
@@ -64,10 +65,14 @@ class Forget(msgspec.Struct, frozen=True, gc=False, tag="forget"):
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False, tag="transfer"):
-    """Let that node lead. For the leader; answered when it does."""
+    """Let that node lead, or anybody else than who leads now. Answered when it is so, with who leads.
+
+    For the leader; where somebody oversees the partition, for the metadata group's.
+    """
 
     partition: bytes
     to: int
+    """0: anybody else."""
 
 
 class AskStatus(msgspec.Struct, frozen=True, gc=False, tag="status?"):
@@ -120,6 +125,13 @@ class ReplicaStatus(msgspec.Struct, frozen=True, gc=False):
     """As it is in force there, settled or not."""
     lags: dict[int, int] = {}
     """Only the leader knows: offsets that each other node has not confirmed yet."""
+    protocol: str = "raft"
+    base: int = -1
+    """The offset just below the first one kept."""
+    in_sync: tuple[int, ...] = ()
+    """Only the leader knows: nodes that count and have everything that is settled; of `isr`, the agreed ISR."""
+    faulty: tuple[tuple[int, int], ...] = ()
+    """(first, last) offset of what cannot be read there, of at most a hundred places."""
 
 
 class NatsStatus(msgspec.Struct, frozen=True, gc=False):
@@ -164,6 +176,8 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     """It was asked to be, and is: no majority of the metadata group was away."""
     lost_now: tuple[tuple[str, int, int], ...] = ()
     """The same of the replicas that count now: where a majority of them is lost, what is wanted never comes."""
+    stored: shards.Shards = {}
+    """What whoever oversees a partition keeps of it."""
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):

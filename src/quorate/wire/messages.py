@@ -32,6 +32,9 @@ class Api(IntEnum):
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
+    DESCRIBE_CONFIGS = 32
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
 
 
 VERSIONS: dict[Api, tuple[int, int]] = {
@@ -44,6 +47,9 @@ VERSIONS: dict[Api, tuple[int, int]] = {
     Api.CREATE_TOPICS: (2, 7),
     Api.DELETE_TOPICS: (1, 6),
     Api.INIT_PRODUCER_ID: (0, 5),
+    Api.DESCRIBE_CONFIGS: (1, 4),
+    Api.CREATE_PARTITIONS: (0, 3),
+    Api.INCREMENTAL_ALTER_CONFIGS: (0, 1),
 }
 """The least and the greatest version of each that is served, and that is told to clients."""
 
@@ -56,6 +62,9 @@ FLEXIBLE_FROM: dict[Api, int] = {
     Api.CREATE_TOPICS: 5,
     Api.DELETE_TOPICS: 4,
     Api.INIT_PRODUCER_ID: 2,
+    Api.DESCRIBE_CONFIGS: 4,
+    Api.CREATE_PARTITIONS: 2,
+    Api.INCREMENTAL_ALTER_CONFIGS: 1,
 }
 """From which version on lengths are varints and structures end with tagged fields."""
 

@@ -7,7 +7,9 @@ import pytest
 from quorate.cli import how_far
 from quorate.cli.how_far import Teller, phase, voters_phase, why_never_led
 from quorate.cli.orders import NOBODY_LEADS
-from quorate.cli.topic_copies import Copies, _row, _title, added, is_under_way, removed, swapped
+from quorate.cli.topic_copies import Copies, added, is_under_way, removed, swapped
+from quorate.cli.topic_describe import _row, _title
+from quorate.cli.topic_view import Found
 from quorate.cli.wrong import WrongUsage
 from quorate.core.entry import EntryId, Member, Membership, Partition, Wanted, partition_of
 from quorate.machine.metadata import METADATA, Change, Topic
@@ -99,18 +101,22 @@ def test_progress_is_said_when_it_changes_and_again_after_a_while(
 # ---- a row of `quorate topic describe` ----
 
 
+def row_of(image: Image, statuses: dict[int, Status]) -> tuple[str, ...]:
+    return _row(Found(image, statuses), topic_of(TRIO), 0)
+
+
 def test_a_row_without_a_leader_shows_every_copy() -> None:
-    row = _row(image_with(lost_now=(2,)), silent_copies(1, 2), topic_of(TRIO), 0)
+    row = row_of(image_with(lost_now=(2,)), silent_copies(1, 2))
     assert row[1] == "none"
     assert row[-1] == "node 1: there up to 120, node 2: disk lost, node 3: does not answer"
 
 
 def test_a_copy_that_was_not_heard_since_the_leader_changed_is_not_a_number_behind() -> None:
-    row = _row(image_with(), leads(2, 3, lags={2: 6, 3: 28_986}), topic_of(TRIO), 0)
+    row = row_of(image_with(), leads(2, 3, lags={2: 6, 3: 28_986}))
     assert row[-1] == "node 2: 6, node 3: not heard yet"
-    row = _row(image_with(), leads(lags={2: 6, 3: 28_986}), topic_of(TRIO), 0)
+    row = row_of(image_with(), leads(lags={2: 6, 3: 28_986}))
     assert row[-1] == "node 2: 6, does not answer, node 3: does not answer"
-    assert _row(image_with(), leads(2, 3, lags={2: 0, 3: 0}), topic_of(TRIO), 0)[-1] == "nobody"
+    assert row_of(image_with(), leads(2, 3, lags={2: 0, 3: 0}))[-1] == "nobody"
 
 
 # ---- what is ordered, and what is so already ----
@@ -146,6 +152,6 @@ def test_a_replacement_that_is_under_way_is_known_again() -> None:
 
 
 def test_a_topic_is_described_with_the_subject_that_feeds_it() -> None:
-    assert _title(topic_of(TRIO)) == "Topic t"
+    assert _title(topic_of(TRIO)) == "Topic t, raft"
     fed = Topic("t", ID, "raft", (TRIO,), {"quorate.nats.subject": "orders.*"})
-    assert _title(fed) == "Topic t, fed from NATS subject orders.*"
+    assert _title(fed) == "Topic t, raft, fed from NATS subject orders.*"

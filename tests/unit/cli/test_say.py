@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.cli import cluster, say
+from quorate.cli import cluster_status, say
 from quorate.core.entry import EntryId, Member, partition_of
 from quorate.machine.metadata import Topic
 from quorate.node.requests import Image, NatsStatus, ReplicaStatus, Status
@@ -49,7 +49,7 @@ def test_a_node_without_a_server_does_not_read_the_subjects_of_what_it_leads() -
         ReplicaStatus(partition_of(topic.id, 0), role, 1, 1, EntryId(1, 0), 0, 0)
         for topic, role in zip(topics, roles, strict=True)
     )
-    led = cluster._subjects(Image(1, 9, (), topics), Status(1, (), 0, replicas))
+    led = cluster_status._subjects(Image(1, 9, (), topics), Status(1, (), 0, replicas))
     assert led == ["orders.*"]
     none_named = NatsStatus("", "no NATS server was named (--nats)", (), 0, 0)
     assert say.nats(none_named, led=led, counts=False) == (

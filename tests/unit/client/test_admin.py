@@ -8,13 +8,17 @@ from collections.abc import Callable
 import pytest
 
 from quorate.client import Cluster, NobodyThere, Unreachable
-from quorate.client.admin import create_topic, delete_topic, find_nodes
+from quorate.client.admin import add_partitions, alter_topic, create_topic, delete_topic, find_nodes
 from quorate.wire.messages import Api
 from tests.unit.client.scripted import ScriptedNode
 
 CHANGES: dict[Api, Callable[[Cluster], None]] = {
     Api.CREATE_TOPICS: lambda cluster: create_topic(cluster, "events"),
     Api.DELETE_TOPICS: lambda cluster: delete_topic(cluster, "events"),
+    Api.INCREMENTAL_ALTER_CONFIGS: lambda cluster: alter_topic(
+        cluster, "events", {"max.message.bytes": None}
+    ),
+    Api.CREATE_PARTITIONS: lambda cluster: add_partitions(cluster, "events", 3),
 }
 
 

@@ -298,6 +298,36 @@ def test_a_bug_of_ours_fails_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     play(story, "a")
 
 
+def test_a_topic_that_was_altered_takes_messages_by_what_it_is_set_to_now() -> None:
+    limits = {"t1": 1 << 20}
+
+    async def main() -> None:
+        async with FakeServer() as server:
+            node = Leader(f"nats://{server.address}", "a")
+            Ingest(cast(Any, node), lambda topic: limits[topic.name])
+            await until(lambda: list(server.subscriptions.values()) == ["a"], "to be subscribed")
+            server.deliver("a", b"x" * 5000, "r1")
+            await until(lambda: len(node.proposed) == 1, "a proposal")
+            server.deliver("a", b"y" * 5000, "r2")
+            (feed,) = ingest_of(node)._feeds.values()
+            await until(lambda: len(feed._waiting) == 1, "the second message to wait")
+            limits["t1"] = 2000
+            node.metadata.image.version += 1
+            node._watch(METADATA)
+            await until(lambda: feed.batch_bytes_max == 2000, "the limit to be noticed")
+            node.decide(Outcome.SETTLED, 5)
+            await until(lambda: len(node.proposed) == 1, "what was taken before to be written")
+            node.decide(Outcome.SETTLED, 6)
+            server.deliver("a", b"z" * 5000, "r3")
+            await until(lambda: len(server.published) == 3, "all answers")
+            answers = {reply: json.loads(answer) for reply, answer in server.published}
+            assert "error" not in answers["r2"]
+            assert "too large for max.message.bytes=2000" in answers["r3"]["error"]
+            await over(node)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
 def test_a_password_is_not_shown() -> None:
     async def main() -> None:
         node = Leader("nats://user:secret@127.0.0.1:1,tls://token@127.0.0.1:2", "a")

@@ -11,7 +11,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from quorate.batch import encode_records
-from quorate.kafka.topics import WHY_MAX, Refused, check_config, check_name
+from quorate.kafka.settings import WHY_MAX, Refused, check_config
+from quorate.kafka.topics import check_name
 from quorate.node.metadata import MetadataClient
 from quorate.wire.messages import VERSIONS, Api
 from tests.unit.kafka.harness import Connection, Served, serve
@@ -198,7 +199,7 @@ def test_topics_are_created_and_refused_in_every_version(tmp_path: Path, version
             assigned = [{"partition_index": 0, "broker_ids": [1]}, {"partition_index": 1, "broker_ids": [1]}]
             gap = [{"partition_index": 1, "broker_ids": [1]}]
             stranger = [{"partition_index": 0, "broker_ids": [7]}]
-            isr = [{"name": "quorate.replication", "value": "isr"}]
+            isr, paxos = ([{"name": "quorate.replication", "value": how}] for how in ("isr", "paxos"))
             topics = [
                 topic("good"),
                 topic("defaults", -1, -1),
@@ -209,6 +210,7 @@ def test_topics_are_created_and_refused_in_every_version(tmp_path: Path, version
                 topic("twice"),
                 topic("twice"),
                 topic("isr", configs=isr),
+                topic("paxos", configs=paxos),
                 topic("gap", -1, -1, assignments=gap),
                 topic("stranger", -1, -1, assignments=stranger),
                 topic("both", 1, 1, assignments=assigned),
@@ -224,12 +226,13 @@ def test_topics_are_created_and_refused_in_every_version(tmp_path: Path, version
                 ("many", ErrorCode.invalid_replication_factor),
                 ("twice", ErrorCode.invalid_request),
                 ("twice", ErrorCode.invalid_request),
-                ("isr", ErrorCode.invalid_config),
+                ("isr", 0),
+                ("paxos", ErrorCode.invalid_config),
                 ("gap", ErrorCode.invalid_replica_assignment),
                 ("stranger", ErrorCode.invalid_replica_assignment),
                 ("both", ErrorCode.invalid_request),
             ]
-            assert sorted(served.node.metadata.image.topics) == ["assigned", "defaults", "good"]
+            assert sorted(served.node.metadata.image.topics) == ["assigned", "defaults", "good", "isr"]
             values = {"topics": [topic("good"), topic("new")], "timeout": NOW, "validate_only": True}
             body = await connection.ask(Api.CREATE_TOPICS, values, version)
             exists = ErrorCode.topic_already_exists

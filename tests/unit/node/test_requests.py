@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from quorate.batch import encode_records
+from quorate.core.coordinated import Shard
+from quorate.core.coordinated import Status as ShardStatus
 from quorate.core.effects import Outcome
-from quorate.core.entry import EntryId, Member, Membership
+from quorate.core.entry import EntryId, Member, Membership, partition_of
 from quorate.core.events import ReadLevel
+from quorate.core.isr import PartitionState
 from quorate.machine import metadata
 from quorate.machine.metadata import NodeInfo, Topic
+from quorate.machine.shards import Stored
 from quorate.node.letters import BadLetter, seal
 from quorate.node.requests import (
     Answer,
@@ -48,7 +52,15 @@ REPLICA = ReplicaStatus(
     ENSEMBLE[0],
     Membership(ENSEMBLE, outgoing=ENSEMBLE),
     {2: 1},
+    "isr",
+    -1,
+    (1, 2),
+    ((5, 9),),
 )
+SHARDS = {
+    partition_of(bytes(16), 0): Stored(3, 70, Shard(2, ShardStatus.STEADY, ENSEMBLE, ENSEMBLE[0])),
+    partition_of(bytes(16), 1): Stored(4, 71, PartitionState(3, 2, ENSEMBLE[1], ENSEMBLE, ENSEMBLE[1:])),
+}
 TOPIC = Topic("t", bytes(16), "raft", (ENSEMBLE,), changes={0: metadata.Change(ENSEMBLE[:1], 7)})
 BATCH = encode_records([(None, b"value")])
 
@@ -83,6 +95,7 @@ def test_requests_arrive_as_they_were_sent(request_: Request) -> None:
         Status(1, (2,), 0, (REPLICA,)),
         Image(1, 2, (NodeInfo(1, 1, "h", 9092),), (TOPIC,), (("t", 0, 1),)),
         Image(1, 2, (), (), (), Membership(ENSEMBLE, version=3), is_current=True),
+        Image(1, 2, (), (TOPIC,), stored=SHARDS),
         Rejected("no"),
     ],
 )

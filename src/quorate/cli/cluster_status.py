@@ -1,0 +1,199 @@
+"""`quorate cluster status`: the nodes, what they hold, and what of it somebody should look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from quorate.cli import say
+from quorate.cli.options import NATS_SUBJECT, SERVERS, Json, Servers
+
+if TYPE_CHECKING:
+    from quorate.cli.orders import Orders
+    from quorate.cli.topic_view import Found
+    from quorate.core.entry import Member
+    from quorate.machine.metadata import NodeInfo
+    from quorate.node.requests import Image, ReplicaStatus, Status
+
+NAMED_COUNT_MAX = 5
+"""Of many partitions, so many are named in a line."""
+
+View = dict[str, Any]
+"""The cluster, as one object."""
+
+
+def register(cluster_app: typer.Typer) -> None:
+    cluster_app.command("status")(status)
+
+
+def status(servers: Servers = SERVERS, json: Json = False) -> None:
+    """Show the nodes, what they hold, and who votes in the metadata group."""
+    from quorate.cli.orders import carry_out
+
+    view, lines = carry_out(servers, _looked_at)
+    if json:
+        say.print_json(view)
+        return
+    nodes = view["nodes"]
+    columns = ["node", "address", "state", "metadata", "behind", "copies", "leads"]
+    rare = [column for column in ("rack", "faulty") if any(node[column] for node in nodes)]
+    rows = [[*_words(node), *(str(node[column] or "") for column in rare)] for node in nodes]
+    out = say.console()
+    out.print(say.table(f"Cluster {view['cluster']}", [*columns, *rare], rows, right=(0, 4, 5, 6)))
+    for line in lines:
+        out.print(line, markup=False)
+
+
+def _words(node: View) -> list[str]:
+    behind = f"{node['behind']:,}" if isinstance(node["behind"], int) else node["behind"] or ""
+    counts = ["" if node[count] is None else f"{node[count]:,}" for count in ("copies", "leads")]
+    return [str(node["node"]), node["address"], node["state"], node["metadata"], behind, *counts]
+
+
+async def _looked_at(orders: Orders) -> tuple[View, list[str]]:
+    """The cluster, and lines about it: changes that are open, partitions to look after, the use of NATS."""
+    from quorate.cli.how_far import phase, voters_phase
+    from quorate.cli.orders import MAY_BE_OLD
+    from quorate.cli.topic_view import Found
+    from quorate.machine.metadata import METADATA
+
+    image, statuses = await orders.image(even_old=True), await orders.statuses()
+    found = Found(image, statuses)
+    metadata = found.leader(METADATA)
+    changes = [
+        f"{topic.name}/{number} {phase(topic, number, image, statuses)}"
+        for topic in image.topics
+        for number in sorted(topic.changes)
+    ]
+    if metadata is not None and (voters_change := voters_phase(statuses)):
+        changes.insert(0, voters_change)
+    nats = [
+        f"node {node}, {say.nats(each.nats, led=_subjects(image, each))}"
+        for node, each in sorted(statuses.items())
+        if each.nats
+    ]
+    partitions = _partitions(found)
+    view = {
+        "cluster": orders.client.cluster,
+        "is_current": image.is_current,
+        "metadata": _metadata(metadata),
+        "nodes": [_node(info, statuses.get(info.node), metadata) for info in image.nodes],
+        "topics": len(image.topics),
+        **partitions,
+        "changes": changes,
+        "nats": nats,
+    }
+    old = [] if image.is_current else [MAY_BE_OLD]
+    return view, [*old, *changes, *_troubles(partitions), *nats]
+
+
+# ---- partitions ----
+
+
+def _partitions(found: Found) -> View:
+    """How many there are, and which of them somebody should look after."""
+    leaderless, incomplete, faulty = [], [], []
+    count = 0
+    for topic in found.image.topics:
+        for number, partition in enumerate(topic.partitions()):
+            name, leader = f"{topic.name}/{number}", found.leader(partition)
+            count += 1
+            if leader is None:
+                leaderless.append(name)
+            elif _lacks_copies(found, leader, [member.node for member in topic.ensembles[number]]):
+                incomplete.append(name)
+            if any(replica.faulty for replica in found.held(partition).values()):
+                faulty.append(name)
+    return {"partitions": count, "leaderless": leaderless, "incomplete": incomplete, "faulty": faulty}
+
+
+def _lacks_copies(found: Found, leader: ReplicaStatus, nodes: Sequence[int]) -> bool:
+    """Whether a copy that counts is away. A little behind is not away; where there is an ISR, that says."""
+    is_shrunk = leader.protocol == "isr" and len(leader.in_sync) < len(nodes)
+    return is_shrunk or any(node not in found.statuses for node in nodes)
+
+
+def _troubles(partitions: View) -> list[str]:
+    said = {
+        "leaderless": "nobody leads {}",
+        "incomplete": "copies are away, or out of sync, of {}",
+        "faulty": "something cannot be read, and is being mended, of {}",
+    }
+    return [line.format(_named(partitions[kind])) for kind, line in said.items() if partitions[kind]]
+
+
+def _named(partitions: Sequence[str]) -> str:
+    more = len(partitions) - NAMED_COUNT_MAX
+    return ", ".join(partitions[:NAMED_COUNT_MAX]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _subjects(image: Image, status: Status) -> list[str]:
+    """NATS subjects of the topics that a node leads."""
+    leads = {replica.partition for replica in status.replicas if replica.role == "leader"}
+    return [
+        topic.config[NATS_SUBJECT]
+        for topic in image.topics
+        if NATS_SUBJECT in topic.config and leads.intersection(topic.partitions())
+    ]
+
+
+# ---- nodes ----
+
+
+def _metadata(leader: ReplicaStatus | None) -> View | None:
+    """As the leader of the metadata group says."""
+    if leader is None:
+        return None
+
+    def nodes(members: Sequence[Member]) -> list[int]:
+        return [member.node for member in members]
+
+    return {
+        "leader": leader.me.node,
+        "epoch": leader.epoch,
+        "commit": leader.commit,
+        "voters": nodes(leader.membership.ensemble),
+        "learners": nodes(leader.membership.learners),
+        "in_sync": list(leader.in_sync),
+    }
+
+
+def _node(info: NodeInfo, status: Status | None, metadata: ReplicaStatus | None) -> View:
+    from quorate.cli.how_far import is_unheard
+    from quorate.machine.metadata import METADATA
+
+    role: str = "unknown"
+    behind: int | str | None = None
+    if metadata is not None:
+        lives = {member.node: member.incarnation for member in metadata.membership.voters}
+        if info.node == metadata.me.node:
+            role = "leads"
+        elif info.node not in lives:
+            role = "follows"
+        else:
+            role = "votes" if lives[info.node] == info.incarnation else "disk lost, does not count"
+        if info.node in metadata.lags:
+            behind = "not heard yet" if is_unheard(metadata, info.node) else metadata.lags[info.node]
+    view = {
+        "node": info.node,
+        "address": f"{info.host}:{info.port}",
+        "rack": info.rack,
+        "state": "up" if status is not None else "does not answer",
+        "metadata": role,
+        "behind": behind,
+        "copies": None,
+        "leads": None,
+        "faulty": None,
+        "connected": None,
+    }
+    if status is None:
+        return view
+    replicas = [replica for replica in status.replicas if replica.partition != METADATA]
+    return view | {
+        "copies": len(replicas),
+        "leads": sum(replica.role == "leader" for replica in replicas),
+        "faulty": sum(bool(replica.faulty) for replica in status.replicas),
+        "connected": list(status.connected),
+    }

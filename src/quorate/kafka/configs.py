@@ -1,0 +1,162 @@
+"""DescribeConfigs and IncrementalAlterConfigs: what topics are set to, and that it be otherwise.
+
+Nodes are set by their own configuration, which nobody changes from outside: of a node nothing is described, and
+nothing altered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from quorate.kafka.call import Call
+from quorate.kafka.settings import Refused, check_altered, described
+from quorate.kafka.topics import NOT_REGISTERED
+from quorate.machine.metadata import Topic
+from quorate.node.metadata import NoMetadata, UnknownTopic
+from quorate.wire.messages import decode_request
+
+if TYPE_CHECKING:
+    from quorate.kafka.broker import Broker
+
+REGISTERED_TIMEOUT_S = 5.0
+
+
+class Resource(IntEnum):
+    """What settings are of, in Kafka's numbers."""
+
+    TOPIC = 2
+    NODE = 4
+
+
+class Operation(IntEnum):
+    """What becomes of a setting, in Kafka's numbers."""
+
+    SET = 0
+    DELETE = 1
+
+
+# ---- describing ----
+
+
+def handle_describe(broker: Broker, call: Call) -> None:
+    call.door.run(_describe_all(broker, call, decode_request(call.frame).body))
+
+
+async def _describe_all(broker: Broker, call: Call, request: Any) -> None:
+    knows_cluster = await _is_current(broker)
+    results = []
+    for wanted in request.resources:
+        error, why, configs = ErrorCode.none, None, []
+        try:
+            if not knows_cluster:
+                raise Refused(ErrorCode.not_controller, NOT_REGISTERED)
+            configs = _described(broker, wanted)
+        except Refused as refused:
+            error, why = refused.error, refused.why
+        if wanted.configuration_keys is not None:
+            configs = [each for each in configs if each["name"] in wanted.configuration_keys]
+        if not request.include_synonyms:
+            configs = [{**each, "synonyms": []} for each in configs]
+        if not getattr(request, "include_documentation", False):
+            configs = [{**each, "documentation": None} for each in configs]
+        results.append({**_answer(wanted, error, why), "configs": configs})
+    values = {"throttle_time": timedelta(0), "results": results}
+    broker.in_turn(lambda: call.answer_with(values))
+
+
+def _described(broker: Broker, wanted: Any) -> list[dict[str, Any]]:
+    if wanted.resource_type == Resource.NODE:
+        if wanted.resource_name not in map(str, broker.node.metadata.image.nodes):
+            raise Refused(ErrorCode.invalid_request, f"there is no node {wanted.resource_name}")
+        return []
+    return described(_topic(broker, wanted))
+
+
+# ---- altering ----
+
+
+def handle_alter(broker: Broker, call: Call) -> None:
+    call.door.run(_alter_all(broker, call, decode_request(call.frame).body))
+
+
+async def _alter_all(broker: Broker, call: Call, request: Any) -> None:
+    knows_cluster = await _is_current(broker)
+    times_named = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
+    responses = []
+    for wanted in request.resources:
+        error, why = ErrorCode.none, None
+        try:
+            if not knows_cluster:
+                raise Refused(ErrorCode.not_controller, NOT_REGISTERED)
+            if times_named[(wanted.resource_type, wanted.resource_name)] > 1:
+                why = f"{wanted.resource_name} is there twice in one request"
+                raise Refused(ErrorCode.invalid_request, why)
+            await _alter(broker, wanted, validate_only=request.validate_only)
+        except Refused as refused:
+            error, why = refused.error, refused.why
+        responses.append(_answer(wanted, error, why))
+    values = {"throttle_time": timedelta(0), "responses": responses}
+    broker.in_turn(lambda: call.answer_with(values))
+
+
+async def _alter(broker: Broker, wanted: Any, *, validate_only: bool) -> None:
+    if wanted.resource_type == Resource.NODE:
+        why = "a node is set by its own configuration: change its file, and restart it"
+        raise Refused(ErrorCode.invalid_request, why)
+    topic = _topic(broker, wanted)
+    altered: dict[str, str | None] = {}
+    for each in wanted.configs:
+        if each.name in altered:
+            raise Refused(ErrorCode.invalid_request, f"{each.name} is there twice in one request")
+        if each.config_operation == Operation.DELETE:
+            altered[each.name] = None
+        elif each.config_operation == Operation.SET and each.value is not None:
+            altered[each.name] = each.value
+        else:
+            why = f"{each.name}: a setting is set to a value or deleted; nothing is appended or subtracted"
+            raise Refused(ErrorCode.invalid_request, why)
+    possible = check_altered(topic, altered)
+    if validate_only or not possible:
+        return
+    try:
+        await broker.node.metadata.alter_topic(topic.id, possible)
+    except UnknownTopic as error:
+        raise Refused(ErrorCode.unknown_topic_or_partition, str(error)) from None
+    except NoMetadata as error:
+        # Rule 9: it may have been done.
+        raise Refused(ErrorCode.request_timed_out, str(error)) from None
+
+
+# ---- both ----
+
+
+async def _is_current(broker: Broker) -> bool:
+    """What was altered a moment ago, elsewhere, is so here too; or nobody of the metadata group answers."""
+    if not await broker.until_registered(REGISTERED_TIMEOUT_S):
+        return False
+    await broker.node.metadata.catch_up()
+    return True
+
+
+def _topic(broker: Broker, wanted: Any) -> Topic:
+    if wanted.resource_type != Resource.TOPIC:
+        why = f"settings are of topics (2) and of nodes (4), not of resources of type {wanted.resource_type}"
+        raise Refused(ErrorCode.invalid_request, why)
+    topic = broker.node.metadata.image.topics.get(wanted.resource_name)
+    if topic is None:
+        raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {wanted.resource_name}")
+    return topic
+
+
+def _answer(wanted: Any, error: ErrorCode, why: str | None) -> dict[str, Any]:
+    return {
+        "error_code": error,
+        "error_message": why,
+        "resource_type": wanted.resource_type,
+        "resource_name": wanted.resource_name,
+    }

@@ -1,0 +1,201 @@
+"""The settings of a topic: what each may say, what it says where nobody has given it, and which can be altered.
+
+What a topic is told is honoured, or it is refused by name: a setting that is accepted and ignored is a lie.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from quorate.ingest import SUBJECT, why_bad_subject
+from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
+from quorate.machine.metadata import KIND, RECORDS, REPLICATIONS, TABLES, Topic
+from quorate.node.overseers import MIN_ISR
+
+REPLICATION = "quorate.replication"
+REPLICATION_DEFAULT = "raft"
+MESSAGE_BYTES_LEAST = 1024
+MESSAGE_BYTES_GREATEST = 16 << 20
+WHY_MAX = 1000
+BY_DEFAULT = -1
+
+
+class Refused(Exception):
+    """Something of a request that cannot be done: the error code, and why in words."""
+
+    def __init__(self, error: ErrorCode, why: str) -> None:
+        super().__init__(why)
+        self.error = error
+        # It quotes the client, and a string of the older versions has room for 32 KiB.
+        self.why = why[:WHY_MAX]
+
+
+class Kind(IntEnum):
+    """What a value is, in Kafka's numbers."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+class Source(IntEnum):
+    """Who gave a value, in Kafka's numbers."""
+
+    TOPIC = 1
+    DEFAULT = 5
+
+
+class Setting(NamedTuple):
+    kind: Kind
+    says: str
+    default: str = ""
+    """Empty: there is none, and it is not named where nobody has given it."""
+    values: tuple[str, ...] = ()
+    """Where only these are possible."""
+    numbers: range | None = None
+    """Where one of these is."""
+    is_settled: bool = False
+    """Whether it is what it is from a topic's creation on."""
+
+
+SETTINGS: dict[str, Setting] = {
+    REPLICATION: Setting(
+        Kind.STRING, "How its copies agree.", REPLICATION_DEFAULT, REPLICATIONS, is_settled=True
+    ),
+    KIND: Setting(Kind.STRING, "What its log holds.", RECORDS, (RECORDS, TABLES), is_settled=True),
+    SUBJECT: Setting(
+        Kind.STRING, "The NATS subject whose messages it takes, too.", is_settled=True
+    ),  # Looked at by `check_subject`.
+    MESSAGE_BYTES_MAX: Setting(
+        Kind.INT,
+        "The largest batch that is taken.",
+        str(MESSAGE_BYTES_DEFAULT),
+        numbers=range(MESSAGE_BYTES_LEAST, MESSAGE_BYTES_GREATEST + 1),
+    ),
+    MIN_ISR: Setting(Kind.INT, "How many copies must be in sync for anything to be taken or settled."),
+    "cleanup.policy": Setting(Kind.LIST, "What becomes of what is old.", "delete", ("delete",)),
+    "compression.type": Setting(Kind.STRING, "Batches stay as they come.", "producer", ("producer",)),
+    "message.timestamp.type": Setting(
+        Kind.STRING, "Records have their producer's time.", "CreateTime", ("CreateTime",)
+    ),
+    "retention.ms": Setting(Kind.LONG, "Nothing is removed for its age.", "-1", ("-1",)),
+    "retention.bytes": Setting(Kind.LONG, "Nothing is removed for its size.", "-1", ("-1",)),
+    "unclean.leader.election.enable": Setting(
+        Kind.BOOLEAN, "Nobody leads who may lack what is settled.", "false", ("false",)
+    ),
+    "flush.messages": Setting(Kind.LONG, "Everything is flushed before it is acknowledged.", "1", ("1",)),
+}
+
+UNKNOWN = Setting(Kind.STRING, "A newer node knows what this says.", is_settled=True)
+
+
+# ---- what is possible ----
+
+
+def check_config(config: Mapping[str, str], copies: int, *, replication: str = REPLICATION_DEFAULT) -> None:
+    """Only what is honoured, or says what is done anyway; raises Refused."""
+    for name, value in config.items():
+        _check(name, value, copies, replication)
+
+
+def check_altered(topic: Topic, altered: Mapping[str, str | None]) -> dict[str, str | None]:
+    """What is to be altered of a topic that is there; None: let it be as by default. Raises Refused."""
+    now, default, copies = values_of(topic), defaults_of(topic), min(map(len, topic.ensembles))
+    possible = {}
+    for name, value in altered.items():
+        setting = _setting(name)
+        if value is not None:
+            _check(name, value, copies, topic.replication)
+        if not is_settled(name, setting, topic):
+            possible[name] = value
+        elif (default.get(name) if value is None else value) != now.get(name):
+            raise Refused(
+                ErrorCode.invalid_config,
+                f"{name} of topic {topic.name} is {now.get(name) or 'not given'}, and stays so from its creation "
+                "on; make another topic",
+            )
+    return possible
+
+
+def is_settled(name: str, setting: Setting, topic: Topic) -> bool:
+    """How many must be in sync is stored with the state of each partition of `isr` when it is born."""
+    return setting.is_settled or (name == MIN_ISR and topic.replication == "isr")
+
+
+def _check(name: str, value: str, copies: int, replication: str) -> None:
+    setting = _setting(name)
+    numbers = setting.numbers
+    if name == MIN_ISR:
+        # Elsewhere a majority settles, so up to that many copies are sure whatever is said here.
+        numbers = range(1, (copies if replication == "isr" else copies // 2 + 1) + 1)
+    if numbers is not None and (not re.fullmatch(r"[0-9]{1,10}", value) or int(value) not in numbers):
+        raise Refused(
+            ErrorCode.invalid_config, f"{name}={value}; from {numbers[0]} to {numbers[-1]} is possible"
+        )
+    if setting.values and value not in setting.values:
+        possible = " or ".join(setting.values)
+        raise Refused(ErrorCode.invalid_config, f"{name}={value} is not done here; only {possible}")
+
+
+def _setting(name: str) -> Setting:
+    if name not in SETTINGS:
+        raise Refused(ErrorCode.invalid_config, f"{name} is not a setting of topics here")
+    return SETTINGS[name]
+
+
+def check_subject(subject: str, partitions_count: int, *, has_server: bool) -> None:
+    """Raises Refused."""
+    why = why_bad_subject(subject)
+    if not why and partitions_count not in (1, BY_DEFAULT):
+        # Each leader would take every message.
+        why = f"a topic with a NATS subject has one partition, not {partitions_count}"
+    if not why and not has_server:
+        why = "this node was told of no NATS server; start nodes with --nats URL"
+    if why:
+        raise Refused(ErrorCode.invalid_config, f"{SUBJECT}={subject}: {why}")
+
+
+# ---- what is ----
+
+
+def values_of(topic: Topic) -> dict[str, str]:
+    """Every setting that says something of a topic, given or not."""
+    return {**defaults_of(topic), **topic.config, REPLICATION: topic.replication}
+
+
+def defaults_of(topic: Topic) -> dict[str, str]:
+    majority = min(map(len, topic.ensembles)) // 2 + 1
+    defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default}
+    return {**defaults, MIN_ISR: str(majority)}
+
+
+def described(topic: Topic) -> list[dict[str, Any]]:
+    """All of them, as Kafka's messages have it."""
+    default = defaults_of(topic)
+    configs = []
+    for name, value in sorted(values_of(topic).items()):
+        setting = SETTINGS.get(name, UNKNOWN)
+        synonyms = [{"name": name, "value": value, "source": Source.TOPIC}] if name in topic.config else []
+        if name in default:
+            synonyms.append({"name": name, "value": default[name], "source": Source.DEFAULT})
+        is_given = name in topic.config or value != default.get(name)
+        configs.append(
+            {
+                "name": name,
+                "value": value,
+                "read_only": is_settled(name, setting, topic) or len(setting.values) == 1,
+                "config_source": Source.TOPIC if is_given else Source.DEFAULT,
+                "is_sensitive": False,
+                "synonyms": synonyms,
+                "config_type": setting.kind,
+                "documentation": setting.says,
+            }
+        )
+    return configs

@@ -1,0 +1,136 @@
+"""Topics of all four protocols in one cluster, administered as a person does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from quorate.bench.cluster_processes import POLL_S, START_TIMEOUT_S
+from quorate.cli.demo_cluster import DemoCluster
+from tests.cluster.kafka_clients import Confluent
+from tests.cluster.person import Operator
+
+pytestmark = pytest.mark.cluster
+
+PROTOCOLS = ("raft", "coordinated", "isr", "confirm")
+OVERSEEN = ("coordinated", "isr")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DemoCluster]:
+    with DemoCluster(keep=False) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture
+def person(cluster: DemoCluster) -> Operator:
+    return Operator(cluster.bootstrap)
+
+
+def until_whole(person: Operator, name: str) -> dict[str, Any]:
+    """What is shown of a topic, once every copy has everything."""
+    deadline = monotonic() + START_TIMEOUT_S
+    while True:
+        shown: dict[str, Any] = person.shows(f"topic describe {name}")
+        copies = [copy for partition in shown["partitions"] for copy in partition["copies"]]
+        if all(copy.get("in_sync") and not copy["lag"] for copy in copies):
+            return shown
+        assert monotonic() < deadline, shown
+        sleep(POLL_S)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_topic_is_made_described_altered_and_led_by_others(
+    cluster: DemoCluster, person: Operator, protocol: str
+) -> None:
+    name = f"orders-{protocol}"
+    made = person.shows(f"topic create {name} --partitions 2 --replicas 3 --replication {protocol}")
+    assert (made["topic"], made["partitions"]) == (name, 2)
+    values = [b"%d" % number for number in range(20)]
+    Confluent(cluster.bootstrap).produce(name, values, "none")
+    shown = until_whole(person, name)
+    assert (shown["replication"], len(shown["partitions"])) == (protocol, 2)
+    for partition in shown["partitions"]:
+        assert (partition["nodes"], len(partition["copies"])) == ([1, 2, 3], 3)
+        roles = {copy["node"]: copy["role"] for copy in partition["copies"]}
+        assert roles.pop(partition["leader"]) == "leader"
+        assert set(roles.values()) == {"follower"}
+        for copy in partition["copies"]:
+            assert (copy["state"], copy["first"], copy["epoch"]) == ("up", 0, partition["epoch"])
+        assert ("stored" in partition) == (protocol in OVERSEEN)
+        if protocol in OVERSEEN:
+            assert partition["stored"]["shard"]["leader"]["node"] == partition["leader"]
+    written = sum(partition["copies"][0]["head"] for partition in shown["partitions"])
+    assert written >= len(values)
+    assert f"Topic {name}, {protocol}" in person.does(f"topic describe {name}")
+
+    altered = person.does(f"topic alter {name} --config max.message.bytes=2000 --partitions 3")
+    assert altered == f"topic {name}: max.message.bytes is 2000, it has 3 partitions\n"
+    assert person.shows(f"topic describe {name}")["config"] == {"max.message.bytes": "2000"}
+    person.does(f"topic alter {name} --reset max.message.bytes --partitions 3")
+    assert person.shows(f"topic describe {name}")["config"] == {}
+    assert "more can be added, and none removed" in person.is_refused(f"topic alter {name} --partitions 2")
+
+    (led,) = person.shows(f"topic describe {name}/0")["partitions"]
+    other = next(node for node in (1, 2, 3) if node != led["leader"])
+    until_whole(person, name)
+    if protocol == "coordinated":
+        assert "leave --to out" in person.is_refused(f"topic transfer {name}/0 --to {other}")
+        person.brings_about(f"topic transfer {name}/0")
+    else:
+        said = person.brings_about(f"topic transfer {name}/0 --to {other}")
+        assert said == f"{name}/0 is led by node {other}\n"
+    assert until_whole(person, f"{name}/0")["partitions"][0]["leader"] != led["leader"]
+
+
+@pytest.mark.parametrize("protocol", ["raft", "confirm"])
+def test_copies_are_moved_where_replicas_agree_on_it_themselves(person: Operator, protocol: str) -> None:
+    name = f"moved-{protocol}"
+    person.does(f"topic create {name} --replication {protocol}")
+    (where,) = person.shows(f"topic remove {name} --node 3")["partitions"]
+    assert sorted(where["nodes"]) == [1, 2]
+    assert person.does(f"topic add {name} --node 3").startswith(f"{name}/0 is on nodes ")
+    assert until_whole(person, name)["partitions"][0]["nodes"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("protocol", OVERSEEN)
+def test_copies_that_are_overseen_stay_where_they_are(person: Operator, protocol: str) -> None:
+    name = f"kept-{protocol}"
+    person.does(f"topic create {name} --replicas 2 --replication {protocol}")
+    nodes = person.shows(f"topic describe {name}")["partitions"][0]["nodes"]
+    other = next(node for node in (1, 2, 3) if node not in nodes)
+    for line in (
+        f"topic add {name} --node {other}",
+        f"topic remove {name} --node {nodes[0]}",
+        f"topic replace {name} --node {nodes[0]} --with {other}",
+    ):
+        assert f"copies of {protocol} topics cannot be moved yet" in person.is_refused(line)
+    assert person.shows(f"topic describe {name}")["partitions"][0]["nodes"] == nodes
+
+
+def test_as_many_copies_are_waited_for_as_a_topic_of_isr_is_told(person: Operator) -> None:
+    person.does("topic create all-three --replication isr --config min.insync.replicas=3")
+    (partition,) = until_whole(person, "all-three")["partitions"]
+    assert partition["stored"]["shard"]["min_isr"] == 3
+    refused = person.is_refused("topic create four --replication isr --config min.insync.replicas=4")
+    assert "min.insync.replicas=4; from 1 to 3 is possible" in refused
+    assert "stays so from its creation on" in person.is_refused(
+        "topic alter all-three --config min.insync.replicas=1"
+    )
+
+
+def test_the_cluster_is_shown_to_programs_and_where_it_is_may_be_said_once(
+    person: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = person.shows("cluster status")
+    assert [node["node"] for node in shown["nodes"]] == [1, 2, 3]
+    assert {node["state"] for node in shown["nodes"]} == {"up"}
+    assert (shown["metadata"]["voters"], shown["is_current"]) == ([1, 2, 3], True)
+    assert shown["metadata"]["leader"] in (1, 2, 3)
+    assert shown["leaderless"] == []
+    monkeypatch.setenv("QUORATE_BOOTSTRAP", person.servers)
+    assert Operator("").shows("cluster status")["cluster"] == shown["cluster"]

@@ -1,0 +1,103 @@
+"""A topic as `quorate topic describe` and `quorate cluster status` see it, by what nodes and the store say."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from quorate.cli.cluster_status import _partitions, _troubles
+from quorate.cli.topic_describe import _copy_rows
+from quorate.cli.topic_view import Found
+from quorate.core.coordinated import Shard
+from quorate.core.coordinated import Status as ShardStatus
+from quorate.core.entry import EntryId, Member, Membership, partition_of
+from quorate.core.isr import PartitionState
+from quorate.machine.metadata import Topic
+from quorate.machine.shards import State, Stored
+from quorate.node.requests import Image, ReplicaStatus, Status
+
+TRIO = tuple(Member(node, 1) for node in (1, 2, 3))
+ID = bytes(15) + b"t"
+PARTITION = partition_of(ID, 0)
+SHARD = Shard(4, ShardStatus.STEADY, TRIO, TRIO[0])
+STATE = PartitionState(7, 4, TRIO[0], TRIO, TRIO[:2], min_isr=2)
+
+
+def topic_of(protocol: str) -> Topic:
+    return Topic("t", ID, protocol, (TRIO,))
+
+
+def image_of(topic: Topic, stored: State | None = None) -> Image:
+    shards = {PARTITION: Stored(5, 90, stored)} if stored is not None else {}
+    return Image(1, 9, (), (topic,), is_current=True, stored=shards)
+
+
+def copy_of(node: int, role: str = "follower", *, protocol: str = "raft", **more: object) -> Status:
+    head, me = EntryId(4, 120), Member(node, 1)
+    copy = ReplicaStatus(PARTITION, role, 1, 4, head, 110, 0, me, Membership(TRIO), protocol=protocol, base=9)
+    return Status(node, (), 0, (msgspec.structs.replace(copy, **more),))
+
+
+def statuses(protocol: str = "raft") -> dict[int, Status]:
+    """Node 1 leads, node 2 is as far, node 3 does not answer."""
+    leader = copy_of(1, "leader", protocol=protocol, lags={2: 0, 3: 20}, in_sync=(1, 2))
+    return {1: leader, 2: copy_of(2, protocol=protocol, faulty=((20, 29),))}
+
+
+def test_every_copy_is_shown_with_what_is_known_of_it() -> None:
+    topic = topic_of("raft")
+    view = Found(image_of(topic), statuses()).topic(topic, [0])
+    assert _copy_rows(view) == [
+        ("0", "1", "leader", "4", "10..120", "110", "0", "yes", ""),
+        ("0", "2", "follower", "4", "10..120", "110", "0", "yes", "20..29"),
+        ("0", "3", "does not answer", "", "", "", "20", "no", ""),
+    ]
+    first, second, third = msgspec.to_builtins(view)["partitions"][0]["copies"]
+    assert (first["role"], first["first"], first["head"], first["lag"]) == ("leader", 10, 120, 0)
+    assert second["faulty"] == [[20, 29]] or second["faulty"] == [(20, 29)]
+    assert third == {"node": 3, "state": "does not answer", "lag": 20, "in_sync": False}
+
+
+def test_a_copy_of_which_its_leader_heard_nothing_yet_has_no_lag() -> None:
+    topic, found = topic_of("raft"), statuses()
+    found[1] = copy_of(1, "leader", lags={2: 121, 3: 121}, in_sync=(1,))
+    view = Found(image_of(topic), found).topic(topic, [0])
+    assert [copy.lag for copy in view.partitions[0].copies] == [0, None, None]
+
+
+def test_where_nobody_leads_nobody_is_said_to_be_in_sync() -> None:
+    topic = topic_of("raft")
+    (partition,) = Found(image_of(topic), {2: copy_of(2)}).topic(topic, [0]).partitions
+    assert (partition.leader, partition.commit) == (None, None)
+    assert [copy.in_sync for copy in partition.copies] == [None, None, None]
+    assert [copy.state for copy in partition.copies] == ["does not answer", "up", "does not answer"]
+
+
+@pytest.mark.parametrize(("protocol", "stored"), [("coordinated", SHARD), ("isr", STATE)])
+def test_who_counts_is_what_the_store_says_where_somebody_oversees_it(protocol: str, stored: State) -> None:
+    four = (*TRIO, Member(4, 60))
+    members = {"ensemble": four} if protocol == "coordinated" else {"replicas": four}
+    topic = topic_of(protocol)
+    image = image_of(topic, msgspec.structs.replace(stored, **members))
+    (partition,) = Found(image, statuses(protocol)).topic(topic, [0]).partitions
+    assert partition.nodes == [1, 2, 3, 4]
+    assert partition.stored["version"] == 5
+    assert partition.stored["shard"]["leader"] == {"node": 1, "incarnation": 1}
+
+
+def test_partitions_that_somebody_should_look_after_are_named() -> None:
+    topic = topic_of("isr")
+    assert _troubles(_partitions(Found(image_of(topic), {}))) == ["nobody leads t/0"]
+    all_there = {**statuses("isr"), 3: copy_of(3, protocol="isr")}
+    del all_there[2]
+    all_there[2] = copy_of(2, protocol="isr")
+    shrunk = _partitions(Found(image_of(topic), all_there))
+    assert _troubles(shrunk) == ["copies are away, or out of sync, of t/0"]
+    all_there[1] = copy_of(1, "leader", protocol="isr", in_sync=(1, 2, 3))
+    whole = _partitions(Found(image_of(topic), all_there))
+    assert (_troubles(whole), whole["partitions"]) == ([], 1)
+    away = _partitions(Found(image_of(topic_of("raft")), statuses()))
+    assert _troubles(away) == [
+        "copies are away, or out of sync, of t/0",
+        "something cannot be read, and is being mended, of t/0",
+    ]
