@@ -48,6 +48,8 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     port: int
     disk: int = 0
     """Which directory it is; 0: not known."""
+    rack: str = ""
+    """What it may lose at once with others: copies are put into different ones. Empty: not known."""
 
     def is_another_disk(self, *, incarnation: int, disk: int) -> bool:
         """A directory that was made anew in place of this one, as if nothing had been promised with it."""

@@ -175,7 +175,7 @@ def serve(directory: Path, test: Callable[[Served], Coroutine[Any, Any, None]]) 
         )
         format_directory(config, replaces=False, rng=Random())
         said: list[str] = []
-        node = Node(config, log=said.append, guests=guests)
+        node = Node(config, log=lambda event: said.append(str(event)), guests=guests)
         running = asyncio.ensure_future(node.run())
         try:
             async with asyncio.timeout(TIMEOUT_S):

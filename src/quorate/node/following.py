@@ -1,0 +1,81 @@
+"""Makes a node's replicas follow the image: what it wants held here is held, what it says is deleted is let go."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from quorate.core.entry import TOPIC_ID_BYTES
+from quorate.host import ReplicaRecord
+from quorate.host.replicas import PROTOCOLS
+from quorate.machine.metadata import Metadata, Topic
+from quorate.node.ensembles import is_superseded
+from quorate.node.logs import WARNING
+
+if TYPE_CHECKING:
+    from quorate.node.node import Node
+
+
+class Following:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._version = -1
+        """Of the image that the replicas here follow."""
+        self._topics: dict[bytes, Topic] = {}
+        """Its topics: those that have not changed since need not be looked at again."""
+
+    def is_news(self, image: Metadata) -> bool:
+        """Whether it has changed since this was last asked."""
+        if image.version == self._version:
+            return False
+        self._version = image.version
+        return True
+
+    def follow(self) -> None:
+        """Hold what the image wants held here, and let go of what it says is held elsewhere, or deleted.
+
+        Not before the image is current: what was removed here must not be made again, as if it had promised
+        nothing, because an old image still knew of it.
+        """
+        node = self._node
+        if node.is_over or node.fail_if_replaced():
+            return
+        image = node.metadata.image
+        node.metadata.know(image.nodes.values())
+        node.metadata.forget(image.forgotten())
+        if node.metadata.is_current:
+            node.begin_turn()
+            for topic in image.topics.values():
+                if self._topics.get(topic.id) is not topic:
+                    self._follow_topic(topic)
+            self._topics = dict(image.by_id)
+            for partition in tuple(node.host.hosted):
+                if image.is_deleted(partition[:TOPIC_ID_BYTES]):
+                    node.let_go(partition)
+            node.end_turn()
+        node.metadata.leaders_version += 1
+        for door in tuple(node.doors):  # Those that came before the image was known.
+            why = node.unwanted.why(door.hello) if door.hello is not None else ""
+            if why:
+                door.abort(why)
+
+    def _follow_topic(self, topic: Topic) -> None:
+        node = self._node
+        if topic.replication not in PROTOCOLS:  # A newer node made it; this one can only leave it alone.
+            what = f"topic {topic.name}: {topic.replication} is not built here; not held"
+            node.log(what, level=WARNING, topic=topic.name)
+            return
+        for number, partition in enumerate(topic.partitions()):
+            mine = [member for member in topic.holders(number) if member.node == node.id]
+            hosted = node.host.hosted.get(partition)
+            if hosted is not None and (not mine or is_superseded(hosted.record.me, mine, node.incarnation)):
+                node.let_go(partition)
+                hosted = None
+            if hosted is None and mine and node.metadata.image.is_of_this_life(mine[0]):
+                ensemble = topic.ensembles[number]
+                voters, preferred = tuple(sorted(ensemble)), ensemble[0].node
+                purpose = "tables" if topic.is_tables else "topic"
+                record = ReplicaRecord(
+                    topic.replication, mine[0], voters, purpose=purpose, preferred=preferred
+                )
+                node.host.add(time.monotonic(), partition, record)
