@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from quorate.bench.cluster_processes import POLL_S, START_TIMEOUT_S, free_ports
 from quorate.node.child import NodeChild
@@ -72,6 +73,9 @@ class WatchedNode(NodeChild):
             return self.get(path)[0]
         except (OSError, http.client.HTTPException):
             return 0
+
+    def is_ready(self) -> bool:
+        return self.status("/ready") == 200
 
     def metrics(self) -> Exposition:
         status, page = self.get("/metrics")
@@ -161,7 +165,7 @@ def test_a_cluster_told_from_three_sides_is_watched_over_http(
         for other in others:
             start(other, monkeypatch)
         for node in nodes.values():
-            until(lambda node=node: node.status("/ready") == 200, f"node {node.node} to be ready", node)
+            until(node.is_ready, f"node {node.node} to be ready", node)
         servers: dict[str, Any] = {
             "bootstrap.servers": ",".join(str(node.address) for node in nodes.values())
         }
@@ -180,9 +184,9 @@ def test_a_cluster_told_from_three_sides_is_watched_over_http(
         assert first.status("/health") == 0
         second = others[0]
         until(lambda: second.metrics().value("quorate_peers_connected") == 1, "its link to be gone", second)
-        until(lambda: second.status("/ready") == 200, "the others to be ready without it", second)
+        until(second.is_ready, "the others to be ready without it", second)
         start(first, monkeypatch)
-        until(lambda: first.status("/ready") == 200, "it to be ready again", first)
+        until(first.is_ready, "it to be ready again", first)
         until(lambda: second.metrics().value("quorate_peers_connected") == 2, "the link to it", second)
         for node in nodes.values():
             assert node.stop() == 0

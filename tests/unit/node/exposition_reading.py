@@ -66,7 +66,7 @@ class Exposition:
             assert [value for _, value in buckets] == sorted(value for _, value in buckets), name
             assert buckets[-1] == (float("inf"), count), name
 
-    def value(self, name: str, **labels: str) -> float:
+    def value(self, name: str, /, **labels: str) -> float:
         return self.samples[name, tuple(labels.items())]
 
     def by(self, name: str) -> Mapping[Labels, float]:

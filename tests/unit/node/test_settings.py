@@ -75,8 +75,9 @@ def test_a_node_needs_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUORATE_CLUSTER", "c")
     monkeypatch.setenv("QUORATE_VOTERS", "1,2, 3")
     monkeypatch.setenv("QUORATE_PEERS", "2=two:9092,3=three:9092")
-    named = {"node": "1", "directory": "data", "listen": "127.0.0.1:9092"}
-    told = told_by(None, None, [], named, [])
+    told = told_by(
+        None, None, [], {"node": "1", "directory": "data", "listen": "127.0.0.1:9092", "rack": None}, []
+    )
     assert told.voters == (1, 2, 3)
     assert told.peers == {2: "two:9092", 3: "three:9092"}
     assert told.directory == "data"
