@@ -63,7 +63,7 @@ async def watched_over_http(node: Node) -> AsyncIterator[None]:
         server = await loop.create_server(lambda: Connection(node, connections), address.host, address.port)
     bound = Address(*server.sockets[0].getsockname()[:2])
     node.metrics.connections["http"] = lambda: len(connections)
-    node.log(f"HTTP on {bound}: /health /ready /metrics /state", http=str(bound))
+    node.log(f"HTTP on {bound}: /health /ready /metrics /state")
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ import pytest
 from quorate.batch import encode_records
 from quorate.node import http
 from quorate.node.http import BadHttp, parse_head
+from quorate.node.state import why_not_ready
 from tests.unit.kafka.harness import TIMEOUT_S, Served, serve, until
 from tests.unit.node.exposition_reading import Exposition
 
@@ -50,6 +51,7 @@ async def get(served: Served, path: str) -> tuple[int, bytes]:
 def test_a_node_that_is_ready_says_so_and_what_it_counts_and_knows(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         assert await get(served, "/health") == (200, b"alive\n")
+        await until(lambda: not why_not_ready(served.node))
         assert await get(served, "/ready") == (200, b"ready\n")
         async with await served.connect() as client:
             await client.create("events", partitions=2)
@@ -155,7 +157,7 @@ def test_a_bug_of_ours_in_an_answer_does_not_end_the_node(
         status, body = await get(served, "/metrics")
         assert (status, b"a bug of ours" in body) == (500, True)
         assert sum("AssertionError: a bug of ours" in line for line in served.said) == 1
-        assert await get(served, "/ready") == (200, b"ready\n")
+        assert await get(served, "/health") == (200, b"alive\n")
 
     serve(tmp_path, test, http=ANYWHERE)
 
