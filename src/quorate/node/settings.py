@@ -67,7 +67,7 @@ def from_file(path: Path, kind: type[msgspec.Struct]) -> list[Given]:
         raise BadConfig(f"{path}: {error}") from error
     if not isinstance(raw, dict):
         raise BadConfig(f"{path}: expected a table of settings, got {type(raw).__name__}")
-    return list(_spread(raw, kind, (), str(path)))
+    return list(_spread(raw, kind, (), str(path), kind))
 
 
 def from_environment(variables: Mapping[str, str], kind: type[msgspec.Struct]) -> list[Given]:
@@ -88,7 +88,7 @@ def from_text(path: Place, text: str, where: str, kind: type[msgspec.Struct]) ->
             value = msgspec.json.decode(text)
         except msgspec.MsgspecError as error:
             raise BadConfig(f"{_place(where, path)}: {error}") from None
-        return list(_spread(value, wanted, path, where))
+        return list(_spread(value, wanted, path, where, kind))
     if get_origin(wanted) is dict and text:
         return [one for part in text.split(",") for one in _from_pair(path, part.strip(), where, kind)]
     return [Given(path, text, where, is_text=True)]
@@ -109,7 +109,7 @@ def _from_pair(path: Place, text: str, where: str, kind: type[msgspec.Struct]) -
     return from_text((*path, key.strip()), value, where, kind)
 
 
-def _spread(value: Any, wanted: Any, path: Place, where: str) -> Iterator[Given]:
+def _spread(value: Any, wanted: Any, path: Place, where: str, top: Any) -> Iterator[Given]:
     """Everything below a table, each by itself: some may be said elsewhere, too."""
     wanted = _without_none(wanted)
     if not isinstance(value, dict) or not (_is_struct(wanted) or get_origin(wanted) is dict):
@@ -117,7 +117,7 @@ def _spread(value: Any, wanted: Any, path: Place, where: str) -> Iterator[Given]
         return
     for key, below in value.items():
         name = str(key)
-        yield from _spread(below, _type_of(wanted, name, path, where), (*path, name), where)
+        yield from _spread(below, _type_of(wanted, name, path, where, top), (*path, name), where, top)
 
 
 # --- what they come to ---
@@ -226,12 +226,12 @@ def _converted(one: Given, wanted: Any) -> Any:
 def _type_at(kind: Any, path: Place, where: str) -> Any:
     wanted = kind
     for depth, part in enumerate(path):
-        wanted = _type_of(_without_none(wanted), part, path[:depth], where, top=kind)
+        wanted = _type_of(_without_none(wanted), part, path[:depth], where, kind)
     return wanted
 
 
-def _type_of(wanted: Any, key: str, path: Place, where: str, *, top: Any = None) -> Any:
-    """What a setting is to be; raises BadConfig where there is none."""
+def _type_of(wanted: Any, key: str, path: Place, where: str, top: Any) -> Any:
+    """What a setting is to be; raises BadConfig where there is none, and says what `top` has instead."""
     if get_origin(wanted) is dict:
         key_type, value_type = get_args(wanted)
         try:
@@ -247,7 +247,7 @@ def _type_of(wanted: Any, key: str, path: Place, where: str, *, top: Any = None)
     if key in fields:
         return fields[key]
     place = _place(where, (*path, key))
-    meant = _nearest(key, path, tuple(fields), top or wanted, where)
+    meant = _nearest(key, path, tuple(fields), top, where)
     raise BadConfig(f"{place}: there is no such setting; {meant}")
 
 
