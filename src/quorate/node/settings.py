@@ -36,7 +36,7 @@ _OF_KUBERNETES = re.compile(
 )
 """Put there for whoever calls a service `quorate…`, whether anybody wants it or not."""
 LISTED_COUNT_MAX = 12
-NEAR = 0.6
+NEAR, VERY_NEAR = 0.6, 0.8
 
 Place = tuple[str, ...]
 Config = TypeVar("Config", bound=msgspec.Struct)
@@ -257,9 +257,9 @@ def _nearest(key: str, path: Place, here: Sequence[str], top: Any, where: str) -
     everywhere = dict.fromkeys(_all_paths(top, ()))
     near = near or [other for other in everywhere if other[-1] == key]
     if not near:
-        dotted = {".".join(other): other for other in everywhere}
+        dotted = {".".join(other): other for other in everywhere if len(other) > 1}
         wanted = ".".join((*path, key))
-        near = [dotted[name] for name in get_close_matches(wanted, dotted, n=1, cutoff=NEAR)]
+        near = [dotted[name] for name in get_close_matches(wanted, dotted, n=1, cutoff=VERY_NEAR)]
     if near:
         in_variable = where.startswith(PREFIX)
         meant = PREFIX + LEVELS.join(near[0]).upper() if in_variable else ".".join(near[0])
