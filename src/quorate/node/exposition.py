@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorate import __version__
-from quorate.node.ensembles import lags
+from quorate.core.entry import Partition
 from quorate.node.metrics import BOUNDS_S, Histogram
 from quorate.node.state import why_not_ready
 
@@ -125,14 +125,14 @@ def _replicas(page: Page, node: Node) -> None:
     counts: dict[tuple[str, str], int] = {}
     halted = leaderless = 0
     behind: dict[int, list[int]] = {}
-    for hosted in node.host.hosted.values():
-        replica, record = hosted.replica, hosted.record
-        role = replica.role.name if replica.is_voter else "learner"
+    for replica in node.status().replicas:
+        hosted = node.host.hosted[Partition(replica.partition)]
+        record = hosted.record
         protocol = record.protocol if record.purpose != "metadata" else record.purpose
-        counts[protocol, role] = counts.get((protocol, role), 0) + 1
+        counts[protocol, replica.role] = counts.get((protocol, replica.role), 0) + 1
         halted += hosted.halted is not None
         leaderless += not hosted.leader
-        for peer, lag in lags(replica).items():
+        for peer, lag in replica.lags.items():
             behind.setdefault(peer, []).append(lag)
     page.family("quorate_replicas", GAUGE, "Replicas here.")
     for (protocol, role), count in sorted(counts.items()):

@@ -1,16 +1,16 @@
-"""Makes a node's replicas follow the image: what it wants held here is held, what it says is deleted is let go."""
+"""A node's replicas follow the metadata group's image: they come and go with topics, and with places in them."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
 from quorate.core.entry import TOPIC_ID_BYTES
 from quorate.host import ReplicaRecord
 from quorate.host.replicas import PROTOCOLS
-from quorate.machine.metadata import Metadata, Topic
+from quorate.machine.metadata import Topic
 from quorate.node.ensembles import is_superseded
-from quorate.node.logs import WARNING
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
@@ -20,16 +20,16 @@ class Following:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._version = -1
-        """Of the image that the replicas here follow."""
+        """Of the image that the replicas here follow, or are about to."""
         self._topics: dict[bytes, Topic] = {}
         """Its topics: those that have not changed since need not be looked at again."""
 
-    def is_news(self, image: Metadata) -> bool:
-        """Whether it has changed since this was last asked."""
-        if image.version == self._version:
-            return False
-        self._version = image.version
-        return True
+    def noticed(self) -> None:
+        """The image may be another. It is followed in a turn of its own, not inside of the host's."""
+        version = self._node.metadata.image.version
+        if version != self._version:
+            self._version = version
+            asyncio.get_running_loop().call_soon(self.follow)
 
     def follow(self) -> None:
         """Hold what the image wants held here, and let go of what it says is held elsewhere, or deleted.
@@ -62,8 +62,7 @@ class Following:
     def _follow_topic(self, topic: Topic) -> None:
         node = self._node
         if topic.replication not in PROTOCOLS:  # A newer node made it; this one can only leave it alone.
-            what = f"topic {topic.name}: {topic.replication} is not built here; not held"
-            node.log(what, level=WARNING, topic=topic.name)
+            node.log(f"topic {topic.name}: {topic.replication} is not built here; not held")
             return
         for number, partition in enumerate(topic.partitions()):
             mine = [member for member in topic.holders(number) if member.node == node.id]

@@ -107,7 +107,6 @@ class Node:
         """Only where the configuration names voters for the metadata group."""
         self.doors: list[Door] = []
         self.unwanted = Unwanted(self)
-        self.following = Following(self)
         self.metrics = Metrics()
         self.nats_status: Callable[[], NatsStatus | None] = lambda: None
         self._forgiven: set[str] = set()
@@ -122,6 +121,7 @@ class Node:
         self._leaders = Leaders(self)
         self._ensembles = Ensembles(self)
         self.overseers = Overseers(self, self._rng)
+        self.following = Following(self)
         self._unflushed: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
@@ -538,8 +538,7 @@ class Node:
         if hosted.partition == METADATA:
             self.metadata.applied(hosted.applied.offset)
             self.overseers.look()
-            if self.following.is_news(self.metadata.image):
-                self._loop.call_soon(self.following.follow)
+            self.following.noticed()
         for watcher in self._watchers:
             watcher(hosted.partition)
 
@@ -555,6 +554,7 @@ class Node:
             watcher(hosted.partition)
 
     def let_go(self, partition: Partition) -> None:
+        """Hold that replica no more."""
         self.host.remove(time.monotonic(), partition)
         for watcher in self._watchers:
             watcher(partition)
