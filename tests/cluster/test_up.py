@@ -124,6 +124,7 @@ def test_a_cluster_is_up_survives_a_kill_stops_and_comes_back_with_its_data(tmp_
         for words in (
             f"127.0.0.1:{port},127.0.0.1:{port + 1}",
             "kcat -b",
+            "/metrics, and /health, /ready, /state; node 2: 127.0.0.1:",
             'format("quorate")',
             str(directory),
         ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_urlsafe
 from shlex import quote
@@ -10,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorate.cli import say
+from quorate.cli.run_node import ConfigFile, told_by
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
-    from quorate.node.config import Address
+    from quorate.node.config import Address, NodeConfig
 
 VOTERS_COUNT_MAX = 9
 """More voters make every change of metadata slower, and no cluster safer."""
@@ -24,6 +27,11 @@ EPILOG = """\b
 quorate format data --node 1 --voters 1=10.0.0.1:9092,2=10.0.0.2:9092,3=10.0.0.3:9092
 quorate format data --node 2 --voters (the same) --cluster (what the first one printed)
 quorate node data                  run it
+
+\b
+With a configuration that is written by hand (docs/node.toml):
+quorate format --config node.toml
+quorate node --config node.toml
 
 \b
 One more node for a cluster that runs:
@@ -38,15 +46,18 @@ def register(app: typer.Typer) -> None:
 
 
 def format_(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What will be made: new, or empty.")],
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="What will be made: new, or empty.")
+    ] = None,
     node: Annotated[
-        int,
+        int | None,
         typer.Option(metavar="N", min=1, max=2**31 - 1, help="Which of the voters this is, or a new one."),
-    ],
+    ] = None,
     voters: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="N=HOST:PORT,…", help="The nodes that the cluster begins with, or began with."),
-    ],
+    ] = None,
+    config: ConfigFile = None,
     listen: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where it is to be found, if it is not one of the voters."),
@@ -71,6 +82,16 @@ def format_(
     The voters are named when a cluster is born; they agree on everything that all nodes must know. A node that
     comes later is told the same ones.
     """
+    if config is not None:
+        if any(each is not None for each in (directory, node, voters, listen, cluster)):
+            raise WrongUsage("--config says all of it; leave out everything else but --replaces")
+        _make_as_told(told_by(None, config, [], {}, []), replaces=replaces)
+        say.console().print(f"Run it:\n  quorate node --config {quote(str(config))}", soft_wrap=True)
+        return
+    if directory is None or node is None or voters is None:
+        raise WrongUsage(
+            "name DIR, --node and --voters, or a file with --config; see `quorate format --help`"
+        )
     addresses = parse_voters(voters)
     if node not in addresses and listen is None:
         known = ", ".join(map(str, addresses))
@@ -104,6 +125,35 @@ def format_(
     out.print(f"  quorate node {quote(str(directory))}", soft_wrap=True)
 
 
+def _make_as_told(config: NodeConfig, *, replaces: bool) -> None:
+    from random import SystemRandom
+
+    from quorate.node.directory import format_directory
+
+    with _in_one_line():
+        format_directory(config, replaces=replaces, rng=SystemRandom())
+    out = say.console()
+    out.print(
+        f"{config.directory} is ready: node {config.node} of cluster [bold]{config.cluster}[/bold]",
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """What the world refuses."""
+    from quorate.node.config import BadConfig
+    from quorate.node.directory import WrongDirectory
+    from quorate.storage.disk import DiskFailed, DiskFull
+    from quorate.storage.errors import StoreError
+    from quorate.storage.real_disk import DirectoryInUse
+
+    try:
+        yield
+    except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError) as error:
+        raise WrongUsage(str(error)) from error
+
+
 def make(
     directory: Path,
     *,
@@ -116,13 +166,9 @@ def make(
     """Format a node's directory; what the world refuses is told in one line."""
     from random import SystemRandom
 
-    from quorate.node.config import BadConfig
-    from quorate.node.directory import WrongDirectory, format_node
-    from quorate.storage.disk import DiskFailed, DiskFull
-    from quorate.storage.errors import StoreError
-    from quorate.storage.real_disk import DirectoryInUse
+    from quorate.node.directory import format_node
 
-    try:
+    with _in_one_line():
         format_node(
             directory,
             cluster=cluster,
@@ -132,8 +178,6 @@ def make(
             replaces=replaces,
             rng=SystemRandom(),
         )
-    except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError) as error:
-        raise WrongUsage(str(error)) from error
 
 
 def new_cluster_id() -> str:

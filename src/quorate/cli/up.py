@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from quorate.cli.up_directory import LocalCluster
     from quorate.cli.up_supervisor import Supervisor, Watched
+    from quorate.node.address import Address
 
 DIRECTORY = Path("quorate-data")
 NODES_COUNT = 3
@@ -101,9 +102,10 @@ async def _keep_up(cluster: LocalCluster, directory: Path, *, stop_with_stdin: b
     from quorate.cli.up_supervisor import State, Supervisor
 
     screen = Screen()
+    watched_at = cluster.watched_at()
     supervisor = Supervisor(
         cluster.cluster,
-        cluster.children(directory, nats=nats),
+        cluster.children(directory, watched_at=watched_at, nats=nats),
         screen.tell,
         why_not_there=lambda node: why_not_there(directory, cluster, node),
     )
@@ -113,7 +115,7 @@ async def _keep_up(cluster: LocalCluster, directory: Path, *, stop_with_stdin: b
         running = tasks.create_task(supervisor.run())
         failed = not await _until_ready(supervisor, screen, running)
         if not failed and not supervisor.is_stopping:
-            screen.welcome(cluster, directory, supervisor)
+            screen.welcome(cluster, directory, supervisor, watched_at)
             await _show_health(supervisor, screen, running)
         failed = failed or supervisor.is_lost
         if not supervisor.is_stopping:
@@ -139,6 +141,11 @@ def command_again(directory: Path, nats: str | None) -> str:
 
 def _nodes(cluster: LocalCluster) -> str:
     return "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+
+
+def _others(watched_at: dict[int, Address]) -> str:
+    others = [f"node {node}: {address}" for node, address in watched_at.items() if node > 1]
+    return ", ".join(others) or "no others"
 
 
 def _stop_when_asked(supervisor: Supervisor, *, stop_with_stdin: bool) -> None:
@@ -245,7 +252,9 @@ class Screen:
         self._out.print(line, soft_wrap=not self._out.is_terminal)
         sys.stdout.flush()
 
-    def welcome(self, cluster: LocalCluster, directory: Path, supervisor: Supervisor) -> None:
+    def welcome(
+        self, cluster: LocalCluster, directory: Path, supervisor: Supervisor, watched_at: dict[int, Address]
+    ) -> None:
         servers = cluster.bootstrap()
         first = str(cluster.addresses()[1])
         command = say.command()
@@ -263,6 +272,7 @@ class Screen:
             ("write with kcat", f"echo hello | kcat -b {first} -t events -P -X acks=all"),
             ("read with kcat", f"kcat -b {first} -t events -C -e"),
             ("read with Spark", read_with_spark),
+            ("watch", f"http://{watched_at[1]}/metrics, and /health, /ready, /state; {_others(watched_at)}"),
             ("data and logs", f"{directory}, a directory for each node; what it says is in its node.log"),
             ("processes", processes),
             ("stop", "Ctrl-C; a node that is killed is started again"),

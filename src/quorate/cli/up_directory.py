@@ -30,12 +30,14 @@ from quorate.node.directory import (
     read_identity,
     write_durably,
 )
-from quorate.node.ports import HOST, NoFreePorts, holder, keep_row, listen_once
+from quorate.node.ports import HOST, NoFreePorts, holder, keep, keep_row, listen_once
 
 CLUSTER_FILE = "cluster.json"
 LOCK_FILE = "lock"
 OUTPUT_FILE = "node.log"
 PORT_MAX = 65535
+HTTP_ABOVE = 100
+"""How far a node's HTTP port lies above the one that it listens on."""
 _CLUSTER_BYTES_MAX = 65536
 
 
@@ -52,7 +54,16 @@ class LocalCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def bootstrap(self) -> str:
         return ",".join(map(str, self.addresses().values()))
 
-    def children(self, directory: Path, *, nats: str | None = None) -> dict[int, NodeChild]:
+    def watched_at(self) -> dict[int, Address]:
+        """Where each node answers over HTTP: a little above its port, or elsewhere where that is taken."""
+        return {
+            node: Address(HOST, _kept(address.port + HTTP_ABOVE))
+            for node, address in self.addresses().items()
+        }
+
+    def children(
+        self, directory: Path, *, watched_at: dict[int, Address], nats: str | None = None
+    ) -> dict[int, NodeChild]:
         children = {
             node: NodeChild(
                 node,
@@ -62,9 +73,9 @@ class LocalCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
             for node, address in self.addresses().items()
         }
-        if nats is not None:
-            for child in children.values():
-                child.command = (*child.command, "--nats", nats)
+        for child in children.values():
+            settings = [f"http={watched_at[child.node]}", *([f"nats={nats}"] if nats is not None else ())]
+            child.command = (*child.command, *(word for each in settings for word in ("--set", each)))
         return children
 
 
@@ -202,6 +213,11 @@ def expect_free(addresses: dict[int, Address]) -> None:
             raise WrongUsage(
                 f"port {address.port} is taken{holder(address.port)}; stop that, or choose another --port"
             ) from error
+
+
+def _kept(port: int) -> int:
+    """This one, or another: it is for looking, and no reason not to start."""
+    return port if port <= PORT_MAX and keep(port) else free_row(1)
 
 
 def free_row(count: int) -> int:

@@ -63,6 +63,8 @@ class Broker:
         self._woken: dict[Partition, None] = {}
         node.watch_settled(self._settled)
         node.when_over(self._over)
+        node.metrics.connections["kafka"] = lambda: len(self.doors)
+        node.metrics.waiting_bytes["requests"] = lambda: self.receiving_bytes
         self.ingest = Ingest(node, produce.batch_bytes_max)
 
     def handle(self, call: Call) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +23,7 @@ from quorate.kafka.broker import Broker
 from quorate.kafka.call import Call
 from quorate.kafka.retrying import Retrying
 from quorate.node.config import BadConfig
+from quorate.node.logs import WARNING
 from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.messages import Api, read_head
 from quorate.wire.tables import TABLES_SCAN_API
@@ -96,7 +96,8 @@ class Door(asyncio.Protocol):
         self.visitor = f"{peer[0]}:{peer[1]}" if peer else "somebody"
         self.broker.doors.add(self)
         if len(self.broker.doors) > DOORS_COUNT_MAX:
-            self.broker.node.log(f"Kafka client {self.visitor}: turned away, {DOORS_COUNT_MAX} are connected")
+            what = f"Kafka client {self.visitor}: turned away, {DOORS_COUNT_MAX} are connected"
+            self.broker.node.log(what, level=WARNING)
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -220,7 +221,7 @@ class Door(asyncio.Protocol):
             raise BadMessage(f"request {call.head.api} failed: {type(error).__name__}") from error
 
     def _tell_bug(self, error: BaseException) -> None:
-        self.broker.node.log("".join(traceback.format_exception(error)).rstrip())
+        self.broker.node.log_bug(error)
 
     def _is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
@@ -313,7 +314,7 @@ class Door(asyncio.Protocol):
     def turn_away(self, why: str) -> None:
         """This client cannot be served further; what it was answered before is still sent."""
         if self._is_open():
-            self.broker.node.log(f"Kafka client {self.visitor}: {why}; disconnected")
+            self.broker.node.log(f"Kafka client {self.visitor}: {why}; disconnected", level=WARNING)
             self.flush()
             assert self._transport is not None
             self._transport.close()

@@ -66,6 +66,7 @@ class Fetching:
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker = broker
         self._call = call
+        broker.node.metrics.fetch_requests += 1
         self._request: FetchRequest = parse_request(call.frame, call.head.body_at, call.head.version)
         self._bytes_max = min(self._request.bytes_max, FETCH_BYTES_MAX)
         self._bytes_count = 0
@@ -206,8 +207,12 @@ class Fetching:
         node, partition = self._broker.node, part.partition
         if not part.error and not node.holds(partition):
             part.error = ErrorCode.unknown_topic_or_partition  # Deleted meanwhile.
+        metrics = node.metrics
         if part.error:
+            metrics.error("fetch", ErrorCode(part.error).name)
             return FetchedPartition(part.wanted.number, part.error)
+        metrics.fetch_batches += len(part.batches)
+        metrics.fetch_bytes += part.batches_bytes
         return FetchedPartition(
             part.wanted.number,
             ErrorCode.none,

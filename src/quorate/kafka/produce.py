@@ -77,6 +77,7 @@ class Producing:
 
     def __init__(self, broker: Broker, call: Call) -> None:
         request = parse_request(call.frame, call.head.body_at, call.head.version)
+        broker.node.metrics.produce_requests += 1
         self._broker = broker
         self._call = call
         self._acks = request.acks
@@ -127,6 +128,9 @@ class Producing:
             raise Refused(ErrorCode.invalid_record, "no record batch")
         header = check_batch(records, batch_bytes_max(topic))
         numbers = numbered(header) if header.producer_id >= 0 else None
+        metrics = self._broker.node.metrics
+        metrics.produce_batches += 1
+        metrics.produce_bytes += len(records)
         answer = partial(self._replied, answers, place, partition, numbers)
         self._proposed.append(answer)
         self._broker.node.propose(partition, [records], answer)
@@ -161,6 +165,8 @@ class Producing:
 
     def _decided(self, answers: list[PartitionAnswer], place: int, answer: PartitionAnswer) -> None:
         answers[place] = answer
+        if answer.error:
+            self._broker.node.metrics.error("produce", ErrorCode(answer.error).name)
         self._missing_count -= 1
         if not self._missing_count:
             self._finish()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from quorate.kafka.call import Call
+from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata
 from quorate.wire.messages import decode_request
 
@@ -35,7 +36,7 @@ async def _take(broker: Broker, call: Call) -> None:
     try:
         producer_id = await broker.node.metadata.next_producer_id()
     except NoMetadata as none:
-        broker.node.log(f"no producer id for a client: {none}")
+        broker.node.log(f"no producer id for a client: {none}", level=WARNING)
         error = ErrorCode.coordinator_load_in_progress
     broker.in_turn(lambda: _answer(call, error, producer_id))
 

@@ -3,6 +3,7 @@
     python -m quorate.node --config FILE --format [--replaces]    make its directory, once
     python -m quorate.node --config FILE                          run it, until SIGTERM or SIGINT
     python -m quorate.node --config FILE --stop-with-stdin        … or until standard input is closed
+    python -m quorate.node --config FILE --set KEY=VALUE          … with a setting in place of the one in FILE
     python -m quorate.node --config FILE --nats URL               … with messages from this NATS server
 
 Exit status: 0 stopped as asked; 1 it failed (a flush, a bug of ours), or its cluster does not want it; 2 it could
@@ -19,12 +20,14 @@ import signal
 import sys
 from pathlib import Path
 from random import Random
+from time import time
 
-import msgspec
 import uvloop
 
-from quorate.node.config import BadConfig, check_nats, load_config
+from quorate.node import settings
+from quorate.node.config import BadConfig, NodeConfig, load_config
 from quorate.node.directory import WrongDirectory, format_directory
+from quorate.node.logs import ERROR, JSON, Event, to_stderr
 from quorate.node.node import Guests, Node, NodeFailed
 from quorate.node.ports import PortTaken
 from quorate.storage.disk import DiskFailed, DiskFull
@@ -45,6 +48,7 @@ NOT_STARTED = (
     OSError,
 )
 DESCRIPTORS_COUNT = 10_000
+NO_ASSERTIONS = "a node does not run without its assertions; start python without -O and PYTHONOPTIMIZE"
 
 
 def main(
@@ -58,24 +62,44 @@ def main(
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="JSON or TOML")
     parser.add_argument("--format", action="store_true", help="make the node's directory and exit")
     parser.add_argument("--replaces", action="store_true", help="with --format: the old directory is lost")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="in place of what FILE says"
+    )
     parser.add_argument("--nats", metavar="URL", help="the NATS server, in place of the one in FILE")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input is closed")
     chosen = parser.parse_args(arguments)
-    if not __debug__:
-        parser.error("a node does not run without its assertions; start python without -O and PYTHONOPTIMIZE")
     try:
-        config = load_config(chosen.config)
+        given = [one for pair in chosen.set for one in settings.from_pair(pair, "--set", NodeConfig)]
         if chosen.nats is not None:
-            check_nats(chosen.nats)
-            config = msgspec.structs.replace(config, nats=chosen.nats)
-        if chosen.format:
-            format_directory(config, replaces=chosen.replaces, rng=Random())
-        else:
-            run_node(Node(config, guests=guests), stop_with_stdin=chosen.stop_with_stdin)
+            given += settings.from_text(("nats",), chosen.nats, "--nats", NodeConfig)
+        config = load_config(chosen.config, given)
+    except BadConfig as bad:
+        print(f"{program}: {bad}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    if not chosen.format:
+        return start(config, guests=guests, program=program, stop_with_stdin=chosen.stop_with_stdin)
+    try:
+        format_directory(config, replaces=chosen.replaces, rng=Random())
+    except NOT_STARTED as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    return EXIT_STOPPED
+
+
+def start(config: NodeConfig, *, guests: Guests | None, program: str, stop_with_stdin: bool) -> int:
+    """Run a node until it ends; the exit status."""
+    if not __debug__:
+        print(f"{program}: {NO_ASSERTIONS}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    try:
+        run_node(Node(config, guests=guests), stop_with_stdin=stop_with_stdin)
     except NodeFailed:
         return EXIT_FAILED  # It has said why, with its last line.
     except NOT_STARTED as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        if config.log_format == JSON:
+            to_stderr(JSON)(Event(time(), ERROR, config.node, f"not started: {error}"))
+        else:
+            print(f"{program}: {error}", file=sys.stderr)
         return EXIT_NOT_STARTED
     return EXIT_STOPPED
 

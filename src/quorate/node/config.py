@@ -1,4 +1,4 @@
-"""What a node is told: a JSON or TOML file, read once.
+"""What a node is told: a JSON or TOML file, read once; and whatever stands in variables or flags in its place.
 
 ```json
 {
@@ -10,6 +10,9 @@
   "peers": {"2": "127.0.0.1:7002", "3": "127.0.0.1:7003"},
   "voters": [1, 2, 3],                the first voters of the metadata group; those that vote now, it knows itself
   "nats": "nats://127.0.0.1:4222",    a NATS server, or several with commas between them; none if left out
+  "rack": "",                         where it stands: copies of a partition are put into different ones
+  "http": "127.0.0.1:9192",           health, metrics and state for whoever watches; nowhere if left out
+  "log_format": "text",               or json: a line for each event, for machines
   "topics": [{"id": "000102…0f", "partitions": 100, "voters": [1, 2, 3], "learners": []}],
   "raft": {"election_timeout_s": 1.0},  and coordinated, isr, confirm: how the copies of such topics behave
   "store": {},
@@ -33,9 +36,9 @@ while.
 from __future__ import annotations
 
 import re
-import tomllib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -45,9 +48,22 @@ from quorate.core.entry import Member, Partition, partition_of
 from quorate.host import HostSettings, ReplicaRecord
 from quorate.host.detector import DetectorSettings
 from quorate.machine.metadata import FIRST_INCARNATION, METADATA, METADATA_TOPIC
+from quorate.node import settings
+from quorate.node.address import Address, BadConfig, parse_address
 from quorate.node.letters import ATTACHMENT_BYTES_MAX
+from quorate.node.logs import LOG_FORMATS, TEXT
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.store import StoreSettings
+
+__all__ = [
+    "Address",
+    "BadConfig",
+    "NodeConfig",
+    "TopicConfig",
+    "check_config",
+    "load_config",
+    "parse_address",
+]
 
 NATS_SCHEMES = ("nats", "tls")
 PARTITIONS_COUNT_MAX = 100_000
@@ -57,32 +73,11 @@ METADATA_KEEP_BEHIND = 1000
 KEEP_ALL = 1 << 62
 """Nothing of a topic's log is removed because a snapshot covers it: the log is the data."""
 
-_LABEL = r"[A-Za-z0-9_-]{1,63}"
-_ADDRESS = re.compile(rf"(?:\[([0-9a-fA-F:.]+)\]|({_LABEL}(?:\.{_LABEL})*)):(\d{{1,5}})")
-
-
-class BadConfig(Exception):
-    """The configuration cannot be used, and the text says what to change."""
-
+_RACK = re.compile(r"(?!\s)[^\x00-\x1f\x7f]{0,100}(?<!\s)")
 
 PRIORITY_MAX = 1000
 CEILING_MAX_S = 60.0
 """A leader that follows one with a higher ceiling would have to wait for longer than anybody wants."""
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found[3]) > 65535:
-        raise BadConfig(f"{text!r} is not an address: write host:port")
-    return Address(found[1] or found[2], int(found[3]))
 
 
 def check_nats(servers: str) -> None:
@@ -129,6 +124,9 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peers: dict[int, str] = {}
     voters: tuple[int, ...] = ()
     nats: str = ""
+    rack: str = ""
+    http: str = ""
+    log_format: str = TEXT
     topics: tuple[TopicConfig, ...] = ()
     raft: raft.Tuning = raft.Tuning()
     coordinated: coordinated.Tuning = coordinated.Tuning()
@@ -187,25 +185,26 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return held
 
 
-def load_config(path: Path) -> NodeConfig:
-    """Read and check a configuration; raises BadConfig."""
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".toml":
-            raw: Any = tomllib.loads(content.decode())
-        else:
-            raw = msgspec.json.decode(content)
-        config = msgspec.convert(raw, NodeConfig, strict=False)
-    except OSError as error:
-        raise BadConfig(f"{path}: {error.strerror}") from error
-    except (msgspec.MsgspecError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadConfig(f"{path}: {error}") from error
-    config = msgspec.structs.replace(config, directory=str(path.parent / config.directory))
-    try:
+def load_config(path: Path, others: Iterable[settings.Given] = ()) -> NodeConfig:
+    """Read and check a configuration, with `others` in place of what it says of them; raises BadConfig."""
+    given = [_beside(path.parent, one) for one in settings.from_file(path, NodeConfig)]
+    return make_config([*given, *others], file=str(path))
+
+
+def make_config(given: Iterable[settings.Given], *, file: str = "") -> NodeConfig:
+    """From settings, wherever they stand, the weightiest last; raises BadConfig, which names where."""
+    settled = settings.settle(NodeConfig, given, file=file)
+    config = settings.convert(NodeConfig, settled)
+    with settled.naming():
         check_config(config)
-    except BadConfig as bad:
-        raise BadConfig(f"{path}: {bad}") from bad
     return config
+
+
+def _beside(directory: Path, one: settings.Given) -> settings.Given:
+    """What a file says of other files is relative to itself."""
+    if one.path == ("directory",) and isinstance(one.value, str):
+        return one._replace(value=str(directory / one.value))
+    return one
 
 
 def check_config(config: NodeConfig) -> None:
@@ -216,10 +215,19 @@ def check_config(config: NodeConfig) -> None:
         raise BadConfig("node and peers: nodes are numbered from 1")
     if config.node in config.peers:
         raise BadConfig(f"peers: node {config.node} is this node itself; name the others only")
-    parse_address(config.listen)
+    _expect_address("listen", config.listen)
     if config.advertise:
-        parse_address(config.advertise)
-    config.peer_addresses()
+        _expect_address("advertise", config.advertise)
+    for peer, address in config.peers.items():
+        _expect_address(f"peers.{peer}", address)
+    if config.http:
+        _expect_address("http", config.http)
+    if not _RACK.fullmatch(config.rack):
+        raise BadConfig(
+            "rack: at most 100 characters, none of them a space at the ends or a control character"
+        )
+    if config.log_format not in LOG_FORMATS:
+        raise BadConfig(f"log_format: {config.log_format!r} is unknown; there are: {', '.join(LOG_FORMATS)}")
     if config.nats:
         check_nats(config.nats)
     known = {config.node, *config.peers}
@@ -232,6 +240,13 @@ def check_config(config: NodeConfig) -> None:
     if len({topic.id.lower() for topic in config.topics}) < len(config.topics):
         raise BadConfig("topics: an id is there twice")
     _check_tuning(config.raft)
+
+
+def _expect_address(key: str, text: str) -> None:
+    try:
+        parse_address(text)
+    except BadConfig as bad:
+        raise BadConfig(f"{key}: {bad}") from None
 
 
 def _check_topic(topic: TopicConfig, known: set[int]) -> None:

@@ -25,7 +25,9 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member, Membership, Partition, partition_of
 from quorate.host import Hosted
 from quorate.machine.metadata import ADDED_MAX, METADATA, Change, NoteReached, Topic
+from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata
+from quorate.node.reports import called
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
@@ -63,7 +65,8 @@ class Ensembles:
                 try:
                     await self._node.metadata.command(*reached)
                 except NoMetadata as error:
-                    self._node.log(f"the metadata group does not hear that ensembles are reached: {error}")
+                    what = f"the metadata group does not hear that ensembles are reached: {error}"
+                    self._node.log(what, level=WARNING)
 
     def _look(self) -> list[NoteReached]:
         """Order what is to be ordered; what has been reached."""
@@ -114,10 +117,11 @@ class Ensembles:
     def _answered(self, partition: Partition, order: _Order, reply: Reply) -> None:
         order.again = time.monotonic() + ORDER_AGAIN_S
         if reply.outcome is Outcome.REFUSED and self._orders.get(partition) is order:
-            line = f"partition {partition.hex()}: its ensemble is not changed yet: {reply.why}"
+            name = called(self._node, partition)
+            line = f"partition {name}: its ensemble is not changed yet: {reply.why}"
             if line != self._said:
                 self._said = line
-                self._node.log(line)
+                self._node.log(line, level=WARNING, partition=name)
 
     # --- the metadata group ---
 

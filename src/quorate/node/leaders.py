@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition, partition_of
 from quorate.host import Parcel
 from quorate.host.parcel import Leads
+from quorate.machine.metadata import OVERSEEN
 
 if TYPE_CHECKING:
     from quorate.node.node import Node

@@ -34,6 +34,7 @@ from quorate.machine.metadata import (
 )
 from quorate.node.client import BadRequest, Client, NotDone, NotWritten, OutcomeUnknown, Unreachable
 from quorate.node.config import Address, parse_address
+from quorate.node.logs import WARNING
 from quorate.node.placement import place
 
 if TYPE_CHECKING:
@@ -119,8 +120,10 @@ class MetadataClient:
         return self.image.nodes.get(self._node.id) == self._me()
 
     def _me(self) -> NodeInfo:
-        address = self._node.config.client_address
-        return NodeInfo(self._node.id, self._node.incarnation, address.host, address.port, self._node.disk)
+        node, address = self._node, self._node.config.client_address
+        return NodeInfo(
+            node.id, node.incarnation, address.host, address.port, node.disk, rack=node.config.rack
+        )
 
     async def run(self) -> None:
         """Make this node known, and stay until cancelled."""
@@ -131,7 +134,7 @@ class MetadataClient:
                     await self.command(RegisterNode(self._me()))
                     break
                 except NoMetadata as error:
-                    self._node.log(f"not registered yet: {error}; trying again")
+                    self._node.log(f"not registered yet: {error}; trying again", level=WARNING)
                     await asyncio.sleep(REGISTER_AGAIN_S)
             if self._node.fail_if_replaced():
                 return

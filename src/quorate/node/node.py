@@ -16,7 +16,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any, Protocol
@@ -36,18 +35,23 @@ from quorate.node.doors import Door
 from quorate.node.ensembles import Ensembles
 from quorate.node.farewell import hand_over
 from quorate.node.following import Following
+from quorate.node.http import watched_over_http
 from quorate.node.leaders import Leaders
+from quorate.node.logs import ERROR, INFO, WARNING, Event, Sink, to_stderr
 from quorate.node.metadata import MetadataClient
+from quorate.node.metrics import Metrics, TimedDisk
 from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
 from quorate.node.porch import MakeProtocol, Porch
 from quorate.node.ports import naming_the_holder
+from quorate.node.reports import Reports
 from quorate.node.requests import NatsStatus, Status
 from quorate.node.statuses import status_of
 from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
 from quorate.storage.real_disk import SWITCH_INTERVAL_S, RealDisk
+from quorate.storage.shared import LANE_JOURNAL
 from quorate.tables import Level
 
 WAKE_SLACK_S = 0.01
@@ -60,14 +64,6 @@ DISK_FULL = (
 )
 DISK_HAS_ROOM = "the disk has room again"
 
-Log = Callable[[str], None]
-
-
-def log_to_stderr(line: str) -> None:
-    """Where that cannot be written, to a full disk or to nobody, a node goes on all the same."""
-    with suppress(OSError, ValueError):
-        print(line, file=sys.stderr, flush=True)
-
 
 def wall_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -75,22 +71,6 @@ def wall_ms() -> int:
 
 class NodeFailed(Exception):
     """The node had to stop: what it has not acknowledged is unknown."""
-
-
-class _Watch:
-    """Passes on what a person should hear about."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def stepped(
-        self, now: float, node: int, hosted: Hosted, event: events.Event, ordered: list[effects.Effect]
-    ) -> None:
-        pass
-
-    def reported(self, now: float, node: int, partition: Partition, report: effects.Report) -> None:
-        where = f", {report.span}" if report.span is not None else ""
-        self._log(f"partition {partition.hex()}: {report.what}{where}")
 
 
 Guests = Callable[["Node"], MakeProtocol]
@@ -115,10 +95,10 @@ class Node:
         self,
         config: NodeConfig,
         *,
-        log: Log = log_to_stderr,
+        log: Sink | None = None,
         guests: Guests | None = None,
     ) -> None:
-        """`guests` serves the connections that do not carry letters."""
+        """`guests` serves the connections that do not carry letters; `log` hears what people should know."""
         self.config = config
         self.id = config.node
         self.incarnation = 0
@@ -128,6 +108,7 @@ class Node:
         """Only where the configuration names voters for the metadata group."""
         self.doors: list[Door] = []
         self.unwanted = Unwanted(self)
+        self.metrics = Metrics()
         self.nats_status: Callable[[], NatsStatus | None] = lambda: None
         self._forgiven: set[str] = set()
         """Packages of others, whose tasks may fail."""
@@ -135,7 +116,7 @@ class Node:
         self._waiting: set[asyncio.Transport] = set()
         self._watchers: list[Callable[[Partition], None]] = []
         self._told_when_over: list[Over] = []
-        self._log = log
+        self._log = log if log is not None else to_stderr(config.log_format)
         self._rng = Random()
         self._peers = Peers(config.cluster, config.node, config.peer_addresses(), rng=self._rng, log=self.log)
         self._leaders = Leaders(self)
@@ -159,15 +140,19 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
 
-    def log(self, line: str) -> None:
-        self._log(f"node {self.id}: {line}")
+    def log(self, text: str, *, level: str = INFO, **fields: Any) -> None:
+        self._log(Event(time.time(), level, self.id, text, fields))
+
+    def log_bug(self, error: BaseException) -> None:
+        """With all that is needed to find it."""
+        self.log("".join(traceback.format_exception(error)).rstrip(), level=ERROR)
 
     def log_offence(self, line: str) -> None:
         """What somebody outside did wrong: said again only after a while, as they may go on doing it."""
         now = time.monotonic()
         if line != self._offence or now - self._offence_told >= OFFENCE_AGAIN_S:
             self._offence, self._offence_told = line, now
-            self.log(line)
+            self.log(line, level=WARNING)
 
     # --- life ---
 
@@ -184,11 +169,11 @@ class Node:
             disk.lock_now()
             self.host = Host(
                 self.id,
-                disk,
+                TimedDisk(disk, LANE_JOURNAL, self.metrics.flush),
                 self.config.host_settings(),
                 send=self._send,
                 rng=self._rng,
-                observer=_Watch(self.log),
+                observer=Reports(self),
                 settled=self._settled,
                 led=self._led,
                 suspected=self._suspected,
@@ -203,7 +188,8 @@ class Node:
                 self.host.add(time.monotonic(), partition, record)
             self.end_turn()
             try:
-                await self._serve()
+                async with watched_over_http(self):
+                    await self._serve()
             finally:
                 self._over = True
                 self.host.store.close()
@@ -257,7 +243,7 @@ class Node:
         if not self._why_failed:
             self._why_failed = why
             self._over = True
-            self.log(f"fatal: {why}")
+            self.log(f"fatal: {why}", level=ERROR)
             for door in tuple(self.doors):
                 door.abort("this node failed")
             for tell in self._told_when_over:
@@ -268,10 +254,10 @@ class Node:
         """An exception nobody caught, in a callback of ours: our bug, and no state can be trusted."""
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, OSError) and not self._is_forgiven(error):
-            self._log("".join(traceback.format_exception(error)).rstrip())
+            self.log_bug(error)
             self.fail(f"{type(error).__name__}: {error}")
         else:
-            self.log(f"{context.get('message')}: {error}")
+            self.log(f"{context.get('message')}: {error}", level=WARNING)
 
     def forgive(self, package: str) -> None:
         """What fails in a task of this package's own is told, and puts no state of this node in doubt."""
@@ -362,7 +348,7 @@ class Node:
             self._rest()
             if self.host.store.is_full != self._full:
                 self._full = not self._full
-                self.log(DISK_FULL if self._full else DISK_HAS_ROOM)
+                self.log(DISK_FULL if self._full else DISK_HAS_ROOM, level=WARNING)
 
     # --- what connections bring, between `begin_turn` and `end_turn` ---
 
@@ -378,7 +364,9 @@ class Node:
 
     def propose(self, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
         if not self._over:
-            self.host.propose(self._now, partition, payloads, answer)
+            record = self.host.hosted[partition].record
+            how = record.protocol if record.purpose != "metadata" else record.purpose
+            self.host.propose(self._now, partition, payloads, self.metrics.timed(how, self._now, answer))
 
     def fetch(
         self, partition: Partition, offset: int, bytes_max: int, done: Callable[[list[Frame], int], None]
@@ -482,6 +470,11 @@ class Node:
         self._told_when_over.append(callback)
 
     @property
+    def is_leaving(self) -> bool:
+        """Asked to stop, or stopped."""
+        return self._leaving is not None or self._over
+
+    @property
     def is_over(self) -> bool:
         """Nothing may be told to the host any more."""
         return self._over
@@ -497,9 +490,8 @@ class Node:
         return self._peers.connected
 
     @property
-    def dropped_count(self) -> int:
-        """Letters to peers that were too slow."""
-        return self._peers.dropped_count
+    def links(self) -> Peers:
+        return self._peers
 
     @property
     def heard(self) -> tuple[int, ...]:

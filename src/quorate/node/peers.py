@@ -24,6 +24,7 @@ from quorate.node.codec import (
 )
 from quorate.node.config import Address
 from quorate.node.letters import PREFACE, BadLetter, Letters
+from quorate.node.logs import WARNING, Say
 from quorate.storage.disk import Buffer
 
 OUTBOUND_BYTES_MAX = 64 << 20
@@ -31,8 +32,6 @@ OUTBOUND_RESERVE_BYTES = 1 << 20
 """Votes, answers and pings still go where entries no longer do."""
 RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
-
-Log = Callable[[str], None]
 
 
 class Link(Letters):
@@ -77,7 +76,7 @@ class Peers:
     """All links of a node. `run` keeps them up; `send` never blocks and never fails."""
 
     def __init__(
-        self, cluster: str, node: int, addresses: dict[int, Address], *, rng: Random, log: Log
+        self, cluster: str, node: int, addresses: dict[int, Address], *, rng: Random, log: Say
     ) -> None:
         self.sent_count = 0
         self.dropped_count = 0
@@ -162,6 +161,11 @@ class Peers:
             self._heard_of[node].set()
 
     @property
+    def unsent_bytes(self) -> int:
+        """What links hold that the peers have not taken yet."""
+        return sum(link.unsent_bytes for link in self._links.values())
+
+    @property
     def connected(self) -> tuple[int, ...]:
         return tuple(node for node, link in sorted(self._links.items()) if link.ready)
 
@@ -199,7 +203,7 @@ class Peers:
             if self._refused(node, why):
                 return
             if why != last_said:
-                self._log(f"peer {node} at {address}: {why}; trying again")
+                self._log(f"peer {node} at {address}: {why}; trying again", level=WARNING, peer=node)
             last_said = "" if was_up else why
             heard_of.clear()
             with suppress(TimeoutError):
@@ -218,6 +222,6 @@ class Peers:
         if not link.ready:
             return False
         self._links[node] = link
-        self._log(f"peer {node} at {address}: connected")
+        self._log(f"peer {node} at {address}: connected", peer=node)
         await link.gone
         return True

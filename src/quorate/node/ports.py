@@ -47,6 +47,11 @@ def keep_row(count: int) -> int:
     raise NoFreePorts(f"no {count} free ports in a row between {PORTS.start} and {PORTS.stop}; free some")
 
 
+def keep(port: int) -> bool:
+    """Whether nobody listens there, and nobody else keeps it: then we do."""
+    return _keep(port)
+
+
 def listen_once(address: Address) -> None:
     """As a node would, for a moment; raises OSError where somebody else does."""
     with socket.socket() as attempt:
@@ -57,15 +62,15 @@ def listen_once(address: Address) -> None:
 
 
 @contextmanager
-def naming_the_holder(address: Address) -> Iterator[None]:
-    """Around listening there; raises PortTaken."""
+def naming_the_holder(address: Address, setting: str = "listen") -> Iterator[None]:
+    """Around listening there, because that setting says so; raises PortTaken."""
     try:
         yield
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
         raise PortTaken(
-            f"port {address.port} is taken{holder(address.port)}; stop that, or `listen` on another port"
+            f"port {address.port} is taken{holder(address.port)}; stop that, or let `{setting}` name another port"
         ) from error
 
 

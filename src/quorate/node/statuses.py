@@ -19,7 +19,7 @@ FAULTY_NAMED_MAX = 100
 
 
 def status_of(node: Node) -> Status:
-    known = node.connected, node.dropped_count, tuple(map(replica_status, node.host.hosted.values()))
+    known = node.connected, node.links.dropped_count, tuple(map(replica_status, node.host.hosted.values()))
     if not node.config.voters:
         return Status(node.id, *known, nats=node.nats_status())
     image = node.metadata.image

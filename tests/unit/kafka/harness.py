@@ -160,7 +160,7 @@ def produce_values(topic: str, batch: bytes | None, partition: int = 0, acks: in
     }
 
 
-def serve(directory: Path, test: Callable[[Served], Coroutine[Any, Any, None]]) -> None:
+def serve(directory: Path, test: Callable[[Served], Coroutine[Any, Any, None]], **settings: Any) -> None:
     """Run a test against a node that is ready; the node must end well."""
 
     async def main() -> None:
@@ -172,10 +172,11 @@ def serve(directory: Path, test: Callable[[Served], Coroutine[Any, Any, None]]) 
             listen=f"127.0.0.1:{port}",
             voters=(1,),
             raft=QUICK,
+            **settings,
         )
         format_directory(config, replaces=False, rng=Random())
         said: list[str] = []
-        node = Node(config, log=said.append, guests=guests)
+        node = Node(config, log=lambda event: said.append(str(event)), guests=guests)
         running = asyncio.ensure_future(node.run())
         try:
             async with asyncio.timeout(TIMEOUT_S):

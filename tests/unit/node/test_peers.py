@@ -83,7 +83,7 @@ def with_peer(
             partial(Porch, set(), letters=listener, guests=None), "127.0.0.1", 0
         )
         address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-        peers = Peers("c", 1, {2: address}, rng=Random(1), log=said.append)
+        peers = Peers("c", 1, {2: address}, rng=Random(1), log=lambda text, **_: said.append(text))
         running = asyncio.create_task(peers.run())
         try:
             await test(peers, made, said)

@@ -1,0 +1,42 @@
+"""What replicas report, passed on to people: of a partition by the name that they know it by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorate.core import effects, events
+from quorate.core.entry import TOPIC_ID_BYTES, Partition
+from quorate.host import Hosted
+from quorate.machine.metadata import METADATA
+from quorate.node.logs import WARNING
+
+if TYPE_CHECKING:
+    from quorate.node.node import Node
+
+METADATA_NAME = "metadata"
+
+
+class Reports:
+    """Watches the replicas of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def stepped(
+        self, now: float, node: int, hosted: Hosted, event: events.Event, ordered: list[effects.Effect]
+    ) -> None:
+        pass
+
+    def reported(self, now: float, node: int, partition: Partition, report: effects.Report) -> None:
+        where = f", {report.span}" if report.span is not None else ""
+        name = called(self._node, partition)
+        self._node.log(f"partition {name}: {report.what}{where}", level=WARNING, partition=name)
+
+
+def called(node: Node, partition: Partition) -> str:
+    """events/3; where the topic is not known, as its files are."""
+    if partition == METADATA:
+        return METADATA_NAME
+    topic_id, number = partition[:TOPIC_ID_BYTES], int.from_bytes(partition[TOPIC_ID_BYTES:], "big")
+    topic = node.metadata.image.by_id.get(topic_id) if node.config.voters else None
+    return f"{topic.name}/{number}" if topic is not None else f"{topic_id.hex()}-{number}"
