@@ -4,6 +4,7 @@
     python -m quorate.node --config FILE                          run it, until SIGTERM or SIGINT
     python -m quorate.node --config FILE --stop-with-stdin        … or until standard input is closed
     python -m quorate.node --config FILE --nats URL               … with messages from this NATS server
+    python -m quorate.node --config FILE --insecure               … open to others, without TLS and passwords
 
 Exit status: 0 stopped as asked; 1 it failed (a flush, a bug of ours), or its cluster does not want it; 2 it could
 not start. Its last line says why.
@@ -23,9 +24,11 @@ from random import Random
 import msgspec
 import uvloop
 
-from quorate.node.config import BadConfig, check_nats, load_config
+from quorate.node.config import BadConfig, NodeConfig, check_nats, load_config
 from quorate.node.directory import WrongDirectory, format_directory
-from quorate.node.node import Guests, Node, NodeFailed
+from quorate.node.entrance import Guests
+from quorate.node.listeners import check_exposure
+from quorate.node.node import Node, NodeFailed
 from quorate.node.ports import PortTaken
 from quorate.storage.disk import DiskFailed, DiskFull
 from quorate.storage.errors import StoreError
@@ -60,6 +63,9 @@ def main(
     parser.add_argument("--replaces", action="store_true", help="with --format: the old directory is lost")
     parser.add_argument("--nats", metavar="URL", help="the NATS server, in place of the one in FILE")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input is closed")
+    parser.add_argument(
+        "--insecure", action="store_true", help="let other machines in without TLS and passwords"
+    )
     chosen = parser.parse_args(arguments)
     if not __debug__:
         parser.error("a node does not run without its assertions; start python without -O and PYTHONOPTIMIZE")
@@ -71,13 +77,24 @@ def main(
         if chosen.format:
             format_directory(config, replaces=chosen.replaces, rng=Random())
         else:
-            run_node(Node(config, guests=guests), stop_with_stdin=chosen.stop_with_stdin)
+            node = _made_node(chosen.config, config, guests, insecure=chosen.insecure)
+            run_node(node, stop_with_stdin=chosen.stop_with_stdin)
     except NodeFailed:
         return EXIT_FAILED  # It has said why, with its last line.
     except NOT_STARTED as error:
         print(f"{program}: {error}", file=sys.stderr)
         return EXIT_NOT_STARTED
     return EXIT_STOPPED
+
+
+def _made_node(path: Path, config: NodeConfig, guests: Guests | None, *, insecure: bool) -> Node:
+    """What is wrong with its listeners is told with the file that says so."""
+    try:
+        if not (insecure or config.insecure):
+            check_exposure(config.all_listeners())
+        return Node(config, guests=guests)
+    except BadConfig as bad:
+        raise BadConfig(f"{path}: {bad}") from bad
 
 
 def run_node(node: Node, *, stop_with_stdin: bool = False) -> None:

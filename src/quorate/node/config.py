@@ -7,6 +7,8 @@
   "directory": "data/n1",             relative to the file
   "listen": "127.0.0.1:7001",
   "advertise": "",                    where clients find it, if that is not where it listens
+  "listeners": {},                    in place of these two: see listeners.py
+  "insecure": false,                  true: others than this machine may reach it without TLS and passwords
   "peers": {"2": "127.0.0.1:7002", "3": "127.0.0.1:7003"},
   "voters": [1, 2, 3],                the first voters of the metadata group; those that vote now, it knows itself
   "nats": "nats://127.0.0.1:4222",    a NATS server, or several with commas between them; none if left out
@@ -34,7 +36,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -44,9 +46,28 @@ from quorate.core.entry import Member, Partition, partition_of
 from quorate.host import HostSettings, ReplicaRecord
 from quorate.host.detector import DetectorSettings
 from quorate.machine.metadata import FIRST_INCARNATION, METADATA, METADATA_TOPIC
+from quorate.node.address import Address, BadConfig, parse_address
 from quorate.node.letters import ATTACHMENT_BYTES_MAX
+from quorate.node.listeners import (
+    CLIENT,
+    ListenerConfig,
+    check_advertised,
+    check_listeners,
+    clients_listener,
+    letters_listener,
+)
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.store import StoreSettings
+
+__all__ = [
+    "Address",
+    "BadConfig",
+    "NodeConfig",
+    "TopicConfig",
+    "check_config",
+    "load_config",
+    "parse_address",
+]
 
 NATS_SCHEMES = ("nats", "tls")
 PARTITIONS_COUNT_MAX = 100_000
@@ -56,32 +77,9 @@ METADATA_KEEP_BEHIND = 1000
 KEEP_ALL = 1 << 62
 """Nothing of a topic's log is removed because a snapshot covers it: the log is the data."""
 
-_LABEL = r"[A-Za-z0-9_-]{1,63}"
-_ADDRESS = re.compile(rf"(?:\[([0-9a-fA-F:.]+)\]|({_LABEL}(?:\.{_LABEL})*)):(\d{{1,5}})")
-
-
-class BadConfig(Exception):
-    """The configuration cannot be used, and the text says what to change."""
-
-
 PRIORITY_MAX = 1000
 CEILING_MAX_S = 60.0
 """A leader that follows one with a higher ceiling would have to wait for longer than anybody wants."""
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found[3]) > 65535:
-        raise BadConfig(f"{text!r} is not an address: write host:port")
-    return Address(found[1] or found[2], int(found[3]))
 
 
 def check_nats(servers: str) -> None:
@@ -123,8 +121,10 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: str
     node: int
     directory: str
-    listen: str
+    listen: str = ""
     advertise: str = ""
+    listeners: dict[str, ListenerConfig] = {}
+    insecure: bool = False
     peers: dict[int, str] = {}
     voters: tuple[int, ...] = ()
     nats: str = ""
@@ -159,9 +159,22 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             detector=self.detector,
         )
 
+    def all_listeners(self) -> dict[str, ListenerConfig]:
+        """By name; `listen` is short for one."""
+        return self.listeners or {CLIENT: ListenerConfig(self.listen, self.advertise)}
+
     @property
     def client_address(self) -> Address:
-        return parse_address(self.advertise or self.listen)
+        """What is said of this node to whoever did not ask on a listener of its own."""
+        listeners = self.all_listeners()
+        return listeners[clients_listener(listeners)].advertised
+
+    @property
+    def own_address(self) -> Address:
+        """Where this node finds itself. A certificate is for the name that others know."""
+        listeners = self.all_listeners()
+        listener = listeners[letters_listener(listeners)]
+        return listener.bound if listener.tls is None else listener.advertised
 
     def peer_addresses(self) -> dict[int, Address]:
         return {node: parse_address(text) for node, text in sorted(self.peers.items())}
@@ -199,7 +212,10 @@ def load_config(path: Path) -> NodeConfig:
         raise BadConfig(f"{path}: {error.strerror}") from error
     except (msgspec.MsgspecError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadConfig(f"{path}: {error}") from error
-    config = msgspec.structs.replace(config, directory=str(path.parent / config.directory))
+    listeners = {name: listener.beside(path.parent) for name, listener in config.listeners.items()}
+    config = msgspec.structs.replace(
+        config, directory=str(path.parent / config.directory), listeners=listeners
+    )
     try:
         check_config(config)
     except BadConfig as bad:
@@ -215,9 +231,7 @@ def check_config(config: NodeConfig) -> None:
         raise BadConfig("node and peers: nodes are numbered from 1")
     if config.node in config.peers:
         raise BadConfig(f"peers: node {config.node} is this node itself; name the others only")
-    parse_address(config.listen)
-    if config.advertise:
-        parse_address(config.advertise)
+    _check_listening(config)
     config.peer_addresses()
     if config.nats:
         check_nats(config.nats)
@@ -231,6 +245,20 @@ def check_config(config: NodeConfig) -> None:
     if len({topic.id.lower() for topic in config.topics}) < len(config.topics):
         raise BadConfig("topics: an id is there twice")
     _check_tuning(config.raft)
+
+
+def _check_listening(config: NodeConfig) -> None:
+    if config.listeners:
+        if config.listen or config.advertise:
+            raise BadConfig(
+                "listen and advertise are short for one listener; leave them out beside `listeners`"
+            )
+        check_listeners(config.listeners)
+        return
+    if not config.listen:
+        raise BadConfig("listen: say where, host:port; or name `listeners`")
+    parse_address(config.listen)
+    check_advertised("advertise", config.client_address)
 
 
 def _check_topic(topic: TopicConfig, known: set[int]) -> None:

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -31,18 +30,18 @@ from quorate.host.producing import Answer
 from quorate.host.querying import Consistency, query
 from quorate.host.replicas import PROTOCOLS
 from quorate.machine.metadata import METADATA, Topic
-from quorate.node.config import Address, NodeConfig, parse_address
+from quorate.node.config import Address, NodeConfig
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
 from quorate.node.ensembles import Ensembles, is_superseded, lags, membership_of
+from quorate.node.entrance import Guests, made_entrances
 from quorate.node.farewell import hand_over
 from quorate.node.leaders import Leaders
 from quorate.node.metadata import MetadataClient
 from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
-from quorate.node.porch import MakeProtocol, Porch
-from quorate.node.ports import naming_the_holder
 from quorate.node.requests import NatsStatus, ReplicaStatus, Status
+from quorate.node.tls import Security
 from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -92,9 +91,6 @@ class _Watch:
         self._log(f"partition {partition.hex()}: {report.what}{where}")
 
 
-Guests = Callable[["Node"], MakeProtocol]
-
-
 class Over(Protocol):
     """Told when a node's life ends."""
 
@@ -117,8 +113,9 @@ class Node:
         log: Log = log_to_stderr,
         guests: Guests | None = None,
     ) -> None:
-        """`guests` serves the connections that do not carry letters."""
+        """`guests` serves the connections that do not carry letters. Raises BadConfig for files of TLS."""
         self.config = config
+        self.security = Security(config.all_listeners())
         self.id = config.node
         self.incarnation = 0
         self.disk = 0
@@ -140,7 +137,14 @@ class Node:
         """Its topics: those that have not changed since need not be looked at again."""
         self._log = log
         self._rng = Random()
-        self._peers = Peers(config.cluster, config.node, config.peer_addresses(), rng=self._rng, log=self.log)
+        self._peers = Peers(
+            config.cluster,
+            config.node,
+            config.peer_addresses(),
+            rng=self._rng,
+            log=self.log,
+            tls=self.security.to_nodes,
+        )
         self._leaders = Leaders(self)
         self._ensembles = Ensembles(self)
         self.overseers = Overseers(self, self._rng)
@@ -213,15 +217,15 @@ class Node:
             raise NodeFailed(self._why_failed)
 
     async def _serve(self) -> None:
-        listen = parse_address(self.config.listen)
-        guests = self._guests(self) if self._guests is not None else None
-        porch = partial(Porch, self._waiting, letters=lambda: Door(self), guests=guests)
-        with naming_the_holder(listen):
-            server = await self._loop.create_server(porch, listen.host, listen.port)
+        entrances = made_entrances(self, self._guests, self._waiting)
         try:
-            self.log(f"listening on {listen}, {len(self.host.hosted)} replicas, {self.config.directory}")
+            for entrance in entrances:
+                await entrance.open()
+            places = ", ".join(str(entrance.address) for entrance in entrances)
+            self.log(f"listening on {places}, {len(self.host.hosted)} replicas, {self.config.directory}")
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(self._peers.run(), name="peers")]
+                running = [tasks.create_task(entrance.run()) for entrance in entrances]
+                running.append(tasks.create_task(self._peers.run(), name="peers"))
                 if self.config.voters:
                     running.append(tasks.create_task(self.metadata.run(), name="metadata"))
                     running.append(tasks.create_task(self._leaders.run(), name="leaders"))
@@ -231,7 +235,8 @@ class Node:
                 for task in running:
                     task.cancel()
         finally:
-            server.close()
+            for entrance in entrances:
+                entrance.close()
             for door in tuple(self.doors):
                 door.abort("this node stops") if self._why_failed else door.close("this node stops")
             for transport in tuple(self._waiting):

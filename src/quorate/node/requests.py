@@ -164,6 +164,8 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     """It was asked to be, and is: no majority of the metadata group was away."""
     lost_now: tuple[tuple[str, int, int], ...] = ()
     """The same of the replicas that count now: where a majority of them is lost, what is wanted never comes."""
+    users: tuple[str, ...] = ()
+    """Who has a password here."""
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):

@@ -28,10 +28,12 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
+    SASL_AUTHENTICATE = 36
 
 
 VERSIONS: dict[Api, tuple[int, int]] = {
@@ -40,10 +42,12 @@ VERSIONS: dict[Api, tuple[int, int]] = {
     Api.FETCH: (4, 16),
     Api.LIST_OFFSETS: (1, 7),
     Api.METADATA: (0, 13),
+    Api.SASL_HANDSHAKE: (0, 1),
     Api.API_VERSIONS: (0, 4),
     Api.CREATE_TOPICS: (2, 7),
     Api.DELETE_TOPICS: (1, 6),
     Api.INIT_PRODUCER_ID: (0, 5),
+    Api.SASL_AUTHENTICATE: (0, 2),
 }
 """The least and the greatest version of each that is served, and that is told to clients."""
 
@@ -52,10 +56,12 @@ FLEXIBLE_FROM: dict[Api, int] = {
     Api.FETCH: 12,
     Api.LIST_OFFSETS: 6,
     Api.METADATA: 9,
+    Api.SASL_HANDSHAKE: 2,
     Api.API_VERSIONS: 3,
     Api.CREATE_TOPICS: 5,
     Api.DELETE_TOPICS: 4,
     Api.INIT_PRODUCER_ID: 2,
+    Api.SASL_AUTHENTICATE: 2,
 }
 """From which version on lengths are varints and structures end with tagged fields."""
 
