@@ -35,6 +35,12 @@ def node(
         str | None,
         typer.Option(metavar="URL", help="The NATS server, in place of the one in its configuration."),
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Let other machines in without TLS and passwords (docs/SECURITY.md)."
+        ),
+    ] = False,
 ) -> None:
     """Run one node, and tell on stderr what a person should know."""
     from quorate.cli.up_directory import CLUSTER_FILE
@@ -54,6 +60,7 @@ def node(
     arguments = ["--config", str(config), *["--stop-with-stdin"] * stop_with_stdin]
     if nats is not None:
         arguments += ["--nats", nats]
+    arguments += ["--insecure"] * insecure
     status = main(arguments, guests=guests, program="quorate node")
     if status:
         raise typer.Exit(status)

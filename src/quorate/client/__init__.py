@@ -17,6 +17,7 @@ from quorate.client.errors import (
     UnknownTopic,
     Unreachable,
 )
+from quorate.client.security import NotLetIn, Security
 
 __all__ = [
     "EARLIEST",
@@ -26,10 +27,12 @@ __all__ = [
     "Cluster",
     "Fetched",
     "NobodyThere",
+    "NotLetIn",
     "OffsetOutOfRange",
     "OffsetsMissing",
     "PartitionInfo",
     "Refused",
+    "Security",
     "TopicInfo",
     "TopicReplaced",
     "UnknownPartition",

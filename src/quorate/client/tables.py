@@ -15,6 +15,7 @@ from typing import Any, Self
 from quorate.client import admin
 from quorate.client.cluster import Cluster, in_words, parse_bootstrap
 from quorate.client.connection import Connection
+from quorate.client.security import Security
 from quorate.client.table_calls import Call, Nodes, new_id
 from quorate.tables import Condition, Operation, Result, Row, Table, Transaction, Values
 from quorate.wire import tables as wire
@@ -37,8 +38,15 @@ class TableGroup:
     """One group of tables. For one thread."""
 
     def __init__(
-        self, bootstrap: str, group: str, *, client_id: str = "quorate", timeout_s: float = 30.0
+        self,
+        bootstrap: str,
+        group: str,
+        *,
+        client_id: str = "quorate",
+        timeout_s: float = 30.0,
+        security: Security | None = None,
     ) -> None:
+        self._security = security
         self.group = group
         self.timeout_s = timeout_s
         self.offset = -1
@@ -146,10 +154,17 @@ class TableGroup:
 
     def _connect(self, address: tuple[str, int], deadline: float) -> Connection:
         if address not in self._connections:
-            self._connections[address] = Connection(*address, client_id=self._client_id, deadline=deadline)
+            self._connections[address] = Connection(
+                *address, client_id=self._client_id, deadline=deadline, security=self._security
+            )
         return self._connections[address]
 
     def _look_around(self) -> None:
         """Where the nodes are, by any of those that were named."""
-        with Cluster(self._bootstrap, client_id=self._client_id, timeout_s=self.timeout_s) as cluster:
+        with Cluster(
+            self._bootstrap,
+            client_id=self._client_id,
+            timeout_s=self.timeout_s,
+            security=self._security,
+        ) as cluster:
             _, self._nodes.addresses = admin.find_nodes(cluster)

@@ -22,13 +22,14 @@
 `topics` are there from the start and for good: for tests and measurements. All others are created by clients,
 and stand in the metadata group. Without `voters` there is no such group.
 
-`peers` are those that this node connects to from the start. Others, which join later, it finds by the address that
-they registered with; for those named here, this one goes first.
+`peers` are those that this node connects to from the start. Others, which join later, it finds by the address
+that they registered with; for those named here, this one goes first.
 
 `raft`, `coordinated`, `isr` and `confirm` take the fields of the `Tuning` of their room in `core/`, `store` and
 `detector` those of `storage.StoreSettings` and `host.DetectorSettings`; whatever is left out has its default.
-Unknown fields are refused. `raft.priority` says how much this node is wanted as a leader: a leader hands over to
-a current follower of a higher one, and a node of priority 0 stands only where nobody else has come to lead for a while.
+Unknown fields are refused. `raft.priority` says how much this node is wanted as a leader: a leader hands over
+to a current follower of a higher one, and a node of priority 0 stands only where nobody else has come to lead
+for a while.
 """
 
 from __future__ import annotations

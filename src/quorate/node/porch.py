@@ -16,7 +16,10 @@ MakeProtocol = Callable[[], asyncio.Protocol]
 
 WAITING_COUNT_MAX = 200
 """Connections that have not said anything yet."""
-NO_LETTERS = "this listener is for Kafka clients; nodes and their tools speak on the one named `nodes`"
+NO_LETTERS = (
+    "this listener is for Kafka clients; nodes and their tools speak on the one named `nodes`: "
+    "see `quorate --help`, --access"
+)
 
 
 class Porch(asyncio.Protocol):
