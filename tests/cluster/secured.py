@@ -1,4 +1,4 @@
-"""A cluster as it stands on real machines: clients with TLS and passwords, nodes by themselves with certificates."""
+"""A cluster as on real machines: clients with TLS and passwords, nodes among themselves with certificates."""
 
 from __future__ import annotations
 
@@ -78,6 +78,8 @@ class ListeningCluster:
         listeners: Sequence[dict[str, Any]],
         peers: dict[int, str],
         command: dict[int, Sequence[str]] | None = None,
+        *,
+        insecure: bool = False,
     ) -> None:
         """`peers`: where each node is for the others; `command`: what runs a node's process, in front of it."""
         self.directory = directory
@@ -91,6 +93,7 @@ class ListeningCluster:
                 "peers": {str(peer): address for peer, address in peers.items() if peer != node},
                 "voters": list(peers),
                 "raft": QUICK_RAFT,
+                "insecure": insecure,
             }
             process = NodeProcess(directory, node, 0, config)
             process.command = (*(command or {}).get(node, ()), process.command[0], "-m", "quorate.kafka")

@@ -25,7 +25,6 @@ REQUESTS_COUNT = 1500
 ANSWER_S = 0.3
 """A fetch may wait for longer than that, and acks=0 is never answered: then the next one is sent."""
 SETTINGS = ("quorate.replication", "max.message.bytes", "min.insync.replicas", "retention.ms")
-TOKENS: tuple[bytes, ...] = (b"", b"n,,n=a,r=b", b"\0a\0b", bytes(100))
 WORDS = (*SETTINGS, "a", "b", "", ".", "x" * 250, "x" * 32767, "\0", "\u00e9" * 16000, "1", "-1", "raft")
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -76,8 +75,11 @@ class Maker:
             "uuid": lambda: rng.choice((None, uuid.UUID(int=5), *self.ids)),
             "timedelta_i32": lambda: timedelta(milliseconds=rng.choice((0, 1, 50, -1))),
             "records": self.batch,
-            "bytes": lambda: rng.choice(TOKENS),
+            "bytes": self.token,
         }[name]()
+
+    def token(self) -> bytes:
+        return self.rng.choice((b"", b"n,,n=a,r=b", b"\0a\0b", bytes(100)))
 
     def batch(self) -> bytes:
         """Whole and with the right checksum, but perhaps with something else wrong."""
