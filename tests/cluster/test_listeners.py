@@ -137,11 +137,24 @@ def test_plain_text_on_a_tls_port_is_not_answered(cluster: SecuredCluster) -> No
         Confluent(cluster.bootstrap).admin.list_topics(timeout=2)
 
 
+def test_noise_behind_a_handshake_ends_that_connection_alone(cluster: SecuredCluster) -> None:
+    with outside(cluster) as good:
+        for ports, certificate in ((cluster.ports, None), (cluster.nodes_ports, cluster.admin)):
+            secured = outside(cluster) if ports is cluster.ports else inside(cluster, certificate)
+            bare = socket.socket(fileno=secured.detach())
+            bare.settimeout(TIMEOUT_S)
+            with bare:
+                bare.sendall(bytes(range(256)))
+                received(bare)
+        good.sendall(API_VERSIONS)
+        assert letter_of(good).startswith(b"\0\0\0\1\0\0")
+
+
 def test_a_client_does_not_speak_with_whom_it_does_not_trust(cluster: SecuredCluster) -> None:
     stranger = Security(tls=True, ca=cluster.nodes_authority.ca, user=ANN, password=PASSWORD)
-    with Cluster(cluster.bootstrap, security=stranger) as client:
-        with pytest.raises(NotLetIn, match="shows a certificate that is not trusted"):
-            client.topics(["any"])
+    untrusted = pytest.raises(NotLetIn, match="shows a certificate that is not trusted")
+    with Cluster(cluster.bootstrap, security=stranger) as client, untrusted:
+        client.topics(["any"])
 
 
 def test_a_removed_user_is_disconnected_and_not_let_in_again(cluster: SecuredCluster) -> None:
@@ -284,6 +297,6 @@ def letter_of(connection: socket.socket) -> bytes:
 def test_our_client_without_tls_says_so_in_time(cluster: SecuredCluster) -> None:
     with (
         Cluster(cluster.bootstrap, timeout_s=1.0) as client,
-        pytest.raises(Unreachable, match="closed|reset"),
+        pytest.raises(Unreachable, match=r"closed|reset"),
     ):
         client.topics(["any"])

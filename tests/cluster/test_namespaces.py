@@ -1,7 +1,7 @@
-"""Clients in different networks are each told the addresses that they can reach: those of the listener they asked on.
+"""Clients in different networks are told the addresses that they can reach: of the listener they asked on.
 
-Nodes live in a network namespace of their own with one cable to each of two others; nobody in either of those has a way to
-the other cable's addresses. Needs root, and `ip`.
+Nodes live in a network namespace of their own with one cable to each of two others; nobody in either of those has
+a way to the other cable's addresses. Needs root, and `ip`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
@@ -400,6 +401,8 @@ def parse_bootstrap(text: str) -> list[Address]:
 
 
 def in_words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

@@ -10,11 +10,9 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from quorate.node.address import Address
 from quorate.node.codec import GREETING_TIMEOUT_S
 from quorate.node.doors import Door
 from quorate.node.listeners import ListenerConfig, takes_clients, takes_letters
@@ -108,14 +106,12 @@ class Entrance:
             transport, _ = await loop.connect_accepted_socket(
                 self._make, connection, ssl=self._tls, ssl_handshake_timeout=patience_s
             )
-        except OSError as error:  # Of TLS, too: whatever was said, it was not what is spoken here.
-            self._log(f"listener {self.name}: {visitor}: {why_failed(error)}; disconnected")
-            with suppress(OSError):
-                connection.close()
         except asyncio.CancelledError:
-            with suppress(OSError):
-                connection.close()
+            connection.close()
             raise
+        except Exception as error:  # Whatever a stranger brings about costs its connection, and no more.
+            self._log(f"listener {self.name}: {visitor}: {why_failed(error)}; disconnected")
+            connection.close()
         else:
             self._open.append(transport)
 
@@ -136,7 +132,8 @@ def _listening(family: int, place: Any) -> socket.socket:
 
 
 def _named(peer: Any) -> str:
-    return str(Address(str(peer[0]), int(peer[1])))
+    """Without the port: whoever tries again and again is not told of again and again."""
+    return str(peer[0])
 
 
 def made_entrances(node: Node, guests: Guests | None, waiting: set[asyncio.Transport]) -> list[Entrance]:

@@ -99,7 +99,7 @@ def _expect_readable(key: str, file: str) -> None:
         raise BadConfig(f"{key}: {file}: {error.strerror}") from error
 
 
-def why_failed(error: OSError) -> str:
+def why_failed(error: Exception) -> str:
     """A handshake that did not come about, in words for the log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not good here: {error.verify_message}"
@@ -112,4 +112,4 @@ def why_failed(error: OSError) -> str:
             "record layer failure",
         )
         return f"{reason}; does it speak TLS?" if plain else reason
-    return error.strerror or str(error) or type(error).__name__
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

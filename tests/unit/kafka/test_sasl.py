@@ -20,7 +20,6 @@ from quorate.kafka.sasl.session import MECHANISMS
 from quorate.machine.users import RemoveUser
 from quorate.node.listeners import ListenerConfig
 from quorate.wire.messages import Api
-from quorate.wire.scram import HASHES
 from tests.unit.kafka.harness import Connection, Served, serve, until
 
 PASSWORD = "correct horse"
@@ -183,8 +182,7 @@ def test_nothing_is_served_while_a_password_is_looked_at(tmp_path: Path) -> None
     serve_ann(tmp_path, test)
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", *HASHES])
-def test_who_is_removed_or_has_another_password_is_disconnected(tmp_path: Path, mechanism: str) -> None:
+def test_who_is_removed_or_has_another_password_is_disconnected(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         for command in (put_user("ann", "another one"), RemoveUser("ann")):
             await served.node.metadata.command(put_user("ann", PASSWORD), put_user("bob", PASSWORD))
@@ -276,7 +274,7 @@ def test_a_listener_has_room_for_so_many(tmp_path: Path) -> None:
 
         async with asyncio.timeout(10):
             while not await is_let_in():
-                await asyncio.sleep(0.01)
+                pass
 
     serve_ann(tmp_path, test)
 
