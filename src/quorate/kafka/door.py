@@ -220,7 +220,7 @@ class Door(asyncio.Protocol):
         if session is not None and session.wants_bare:
             call = Call(self, _BARE, frame)
             self._admit(call)
-            sasl.handle_bare(call, session)
+            self._handle(call)
             return
         call = Call(self, read_head(frame), frame)
         if session is None:
@@ -256,7 +256,10 @@ class Door(asyncio.Protocol):
         Only an assertion that does not hold ends the node: then nothing that it knows can be trusted.
         """
         try:
-            self.broker.handle(call)
+            if call.head is _BARE:
+                sasl.handle_bare(call)
+            else:
+                self.broker.handle(call)
         except BadMessage as bad:
             raise BadMessage(f"request {call.head.api} version {call.head.version}: {bad}") from None
         except AssertionError:

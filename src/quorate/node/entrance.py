@@ -51,12 +51,17 @@ class Entrance:
 
     async def open(self) -> None:
         """From now on others can connect. Raises PortTaken and OSError."""
-        found = await asyncio.get_running_loop().getaddrinfo(
-            self.address.host, self.address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        host, port = self.address
         with naming_the_holder(self.address):
-            for family, place in dict.fromkeys((each[0], each[4]) for each in found):
-                self._sockets.append(_listening(family, place))
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )
+                for family, place in dict.fromkeys((each[0], each[4]) for each in found):
+                    self._sockets.append(_listening(family, place))
+            except OSError as error:
+                where = f"listener {self.name}: {self.address}"
+                raise OSError(error.errno, f"{where}: {error.strerror}") from error
 
     async def run(self) -> None:
         """Until cancelled."""

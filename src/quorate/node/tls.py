@@ -6,6 +6,8 @@ A key under a passphrase is refused: a node has nobody to ask.
 
 from __future__ import annotations
 
+import errno
+import os
 import ssl
 from pathlib import Path
 
@@ -112,4 +114,6 @@ def why_failed(error: Exception) -> str:
             "record layer failure",
         )
         return f"{reason}; does it speak TLS?" if plain else reason
+    if isinstance(error, ConnectionRefusedError):
+        return os.strerror(errno.ECONNREFUSED)
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -19,6 +19,7 @@ from quorate.kafka.call import Call
 from quorate.kafka.sasl import plain
 from quorate.kafka.sasl.credentials import Known, NotAuthenticated, find
 from quorate.kafka.sasl.scram import ScramServer
+from quorate.machine.metadata import Metadata
 from quorate.machine.users import KEY_BYTES
 from quorate.wire.cursor import BadMessage
 from quorate.wire.messages import Api, decode_request
@@ -61,8 +62,14 @@ class Session:
         """False: the user was removed since, or has another password."""
         if self._known is None:
             return True
-        user = self._broker.node.metadata.image.users.get(self._known.name)
-        return user is not None and user.at == self._known.at
+        return self._is_current(self._known)
+
+    def _is_current(self, known: Known) -> bool:
+        user = self._image().users.get(known.name)
+        return user is not None and user.at == known.at
+
+    def _image(self) -> Metadata:
+        return self._broker.node.metadata.image
 
     @property
     def wants_handshake(self) -> bool:
@@ -76,8 +83,7 @@ class Session:
         self._mechanism = mechanism
         self.wants_bare = bare
         if mechanism != plain.PLAIN:
-            image = self._broker.node.metadata.image
-            self._scram = ScramServer(mechanism, lambda name: find(image, name, mechanism))
+            self._scram = ScramServer(mechanism, lambda name: find(self._image(), name, mechanism))
 
     def step(self, call: Call, token: bytes, answer: Answer, refuse: Callable[[str], None]) -> None:
         """The next token; `answer` is called now or later, or `refuse`, with what the log is told."""
@@ -87,17 +93,17 @@ class Session:
             return
         try:
             said = self._scram.step(token)
+            if self._scram.is_done:
+                self._let_in(call, self._scram.known)
         except NotAuthenticated as no:
             refuse(str(no))
-            return
-        if self._scram.is_done:
-            self._let_in(call, self._scram.known)
-        answer(said)
+        else:
+            answer(said)
 
     async def _judge_plain(
         self, call: Call, token: bytes, answer: Answer, refuse: Callable[[str], None]
     ) -> None:
-        image = self._broker.node.metadata.image
+        image = self._image()
         try:
             name, password = plain.parse(token)
             # Any of the user's credentials will do.
@@ -105,18 +111,17 @@ class Session:
             async with self._broker.judging:
                 if not await asyncio.to_thread(plain.is_right, known, password):
                     raise NotAuthenticated("a wrong password, or no such user")
+            self._let_in(call, known)
         except NotAuthenticated as no:
             why = str(no)
             self._broker.in_turn(lambda: refuse(why))
-            return
-
-        def let_in() -> None:
-            self._let_in(call, known)
-            answer(b"")
-
-        self._broker.in_turn(let_in)
+        else:
+            self._broker.in_turn(lambda: answer(b""))
 
     def _let_in(self, call: Call, known: Known) -> None:
+        """Unless that was changed while it was being asked."""
+        if not self._is_current(known):
+            raise NotAuthenticated("its password was changed, or it was removed, just now")
         self._known = known
         self.wants_bare = self._is_judging = False
         call.door.authenticated(known.name)
@@ -162,7 +167,7 @@ def handle_authenticate(_: Broker, call: Call) -> None:
         session.step(call, token, answer, refuse_token)
 
 
-def handle_bare(call: Call, session: Session) -> None:
+def handle_bare(call: Call) -> None:
     """A token without a header; where it does not do, all that the client hears is that the connection ends."""
 
     def refuse(why: str) -> None:
@@ -171,6 +176,7 @@ def handle_bare(call: Call, session: Session) -> None:
     def answer(token: bytes) -> None:
         call.answer([_SIZE.pack(len(token)) + token], _SIZE.size + len(token))
 
-    if not session.wants_token:
+    session = call.door.session
+    if session is None or not session.wants_token:
         raise BadMessage(OUT_OF_TURN)
     session.step(call, bytes(call.frame), answer, refuse)
