@@ -21,6 +21,7 @@ needs_openssl = pytest.mark.skipif(
 )
 
 POLL_S = 0.05
+NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 class Authority:
@@ -31,7 +32,7 @@ class Authority:
         self._name = name
         directory.mkdir(exist_ok=True)
         self._openssl(
-            *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"),
+            *("req", "-x509", *NEW_KEY, "-days", "2", "-subj", f"/CN={name}"),
             *("-keyout", f"{name}.key", "-out", f"{name}.pem"),
         )
         self.ca = str(directory / f"{name}.pem")
@@ -44,7 +45,7 @@ class Authority:
         extensions = self._directory / f"{whom}.ext"
         extensions.write_text(f"subjectAltName={names}\n", encoding="utf-8")
         self._openssl(
-            *("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={whom}"),
+            *("req", *NEW_KEY, "-subj", f"/CN={whom}"),
             *("-keyout", f"{whom}.key", "-out", f"{whom}.csr"),
         )
         self._openssl(
@@ -114,7 +115,7 @@ class ListeningCluster:
             node.format()
             node.start()
         for node in self.nodes.values():
-            self.until_said(node.node, "registered")
+            self.until_said(node.node, ": registered")
 
     def said(self, node: int) -> str:
         return self.nodes[node].output.read_text(encoding="utf-8")

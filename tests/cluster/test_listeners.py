@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -45,7 +47,9 @@ class SecuredConfluent(Confluent):
         deadline = time.monotonic() + TIMEOUT_S
         while code not in self.errors:
             assert time.monotonic() < deadline, f"{code} is not in {self.errors}"
-            self.admin.poll(SOON_S)
+            with suppress(KafkaException):  # It connects again when it is asked something.
+                self.admin.list_topics(timeout=10 * SOON_S)
+            self.admin.poll(0)
 
 
 def quorate(cluster: SecuredCluster, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -171,7 +175,7 @@ def test_a_removed_user_is_disconnected_and_not_let_in_again(cluster: SecuredClu
     again = SecuredConfluent(cluster.client_settings("bob", "second password"))
     again.produce("bobs", [b"x"], "none")
     listed = quorate(cluster, "user", "list", "--json")
-    assert listed.stdout.split() == ["{", '"users":', "[", '"ann",', '"bob"', "]", "}"]
+    assert msgspec.json.decode(listed.stdout) == {"users": ["ann", "bob"]}
     removed = quorate(cluster, "user", "remove", "bob")
     assert (removed.returncode, removed.stdout) == (0, "user bob is removed\n")
     again.until_complained(KafkaError._AUTHENTICATION)
@@ -241,10 +245,10 @@ def test_a_killed_node_comes_back_over_tls(cluster: SecuredCluster) -> None:
     for node in cluster.nodes.values():
         node.kill()
         client.produce("kept", [f"without {node.node}".encode()], "none")
-        said_before = cluster.said(node.node).count("registered")
+        said_before = cluster.said(node.node).count(": registered")
         node.start()
         deadline = time.monotonic() + TIMEOUT_S
-        while cluster.said(node.node).count("registered") == said_before:
+        while cluster.said(node.node).count(": registered") == said_before:
             assert time.monotonic() < deadline, node.said()
             time.sleep(SOON_S)
     values = [value for _, value in client.consume("kept", 4)]
@@ -274,7 +278,9 @@ def received(connection: socket.socket) -> bytes:
     try:
         while piece := connection.recv(1 << 16):
             content += piece
-    except ConnectionError:
+    except TimeoutError:
+        raise
+    except OSError:  # Reset, or without the goodbye that TLS has.
         pass
     return content
 

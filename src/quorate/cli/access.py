@@ -29,6 +29,8 @@ import typer
 from quorate.cli.wrong import WrongUsage, in_words
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from quorate.client import Security
     from quorate.node.client import Client
     from quorate.node.config import Address
@@ -64,6 +66,15 @@ class Given:
     def __init__(self, security: Security | None, nodes: NodesAccess | None) -> None:
         self.security = security
         self.nodes = nodes
+
+    def letters_tls(self) -> SSLContext | None:
+        """For nodes that speak where clients do, if that is with TLS."""
+        from quorate.client import NotLetIn
+
+        try:
+            return self.security.context() if self.security is not None and self.security.tls else None
+        except NotLetIn as error:
+            raise WrongUsage(f"{_chosen}: {error}") from error
 
 
 class NodesAccess:

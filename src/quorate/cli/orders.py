@@ -218,7 +218,7 @@ def carry_out(servers: str, work: Callable[[Orders], Awaitable[Result]]) -> Resu
         made = await nodes_access.client() if nodes_access is not None else None
         if made is None:
             assert found is not None
-            made = Client(*found)
+            made = Client(*found, tls=access().letters_tls())
         async with made as client:
             orders = Orders(client)
             try:

@@ -64,14 +64,15 @@ class Security:
         if not self.tls:
             return connection
         try:
-            return self._context().wrap_socket(connection, server_hostname=host)
+            return self.context().wrap_socket(connection, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
             raise NotLetIn(
                 f"{host} shows a certificate that is not trusted ({error.verify_message}); name who signed it, or "
                 f"connect to the name that it is for"
             ) from error
 
-    def _context(self) -> ssl.SSLContext:
+    def context(self) -> ssl.SSLContext:
+        """Raises NotLetIn."""
         context = ssl.create_default_context()
         try:
             if self.ca:

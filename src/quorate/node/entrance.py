@@ -36,13 +36,22 @@ class Entrance:
     """Opened, run once, closed."""
 
     def __init__(
-        self, name: str, listener: ListenerConfig, tls: ssl.SSLContext | None, *, make: MakeProtocol, log: Log
+        self,
+        name: str,
+        listener: ListenerConfig,
+        tls: ssl.SSLContext | None,
+        waiting: set[asyncio.Transport],
+        *,
+        make: MakeProtocol,
+        log: Log,
     ) -> None:
-        """`make` makes a protocol for each connection; `log` hears what strangers do wrong."""
+        """`make` makes a protocol for each connection, of which those that have not said anything are `waiting`;
+        `log` hears what strangers do wrong."""
         self.name = name
         self.address = listener.bound
         self._connections_max = listener.connections_max
         self._tls = tls
+        self._waiting = waiting
         self._make = make
         self._log = log
         self._sockets: list[socket.socket] = []
@@ -78,6 +87,8 @@ class Entrance:
             listening.close()
         for task in self._arriving:
             task.cancel()
+        for transport in tuple(self._waiting):
+            transport.abort()
 
     @property
     def connections_count(self) -> int:
@@ -141,12 +152,13 @@ def _named(peer: Any) -> str:
     return str(peer[0])
 
 
-def made_entrances(node: Node, guests: Guests | None, waiting: set[asyncio.Transport]) -> list[Entrance]:
+def made_entrances(node: Node, guests: Guests | None) -> list[Entrance]:
     """Of all listeners that a node is told of, each with what is served there."""
     listeners = node.config.all_listeners()
     serve = guests(node) if guests is not None else None
     made = []
     for name, listener in listeners.items():
+        waiting: set[asyncio.Transport] = set()  # Its own: who crowds one listener crowds no other.
         porch = partial(
             Porch,
             waiting,
@@ -154,5 +166,5 @@ def made_entrances(node: Node, guests: Guests | None, waiting: set[asyncio.Trans
             guests=partial(serve, name, listener) if serve is not None and takes_clients(name) else None,
         )
         tls = node.security.from_others.get(name)
-        made.append(Entrance(name, listener, tls, make=porch, log=node.log_offence))
+        made.append(Entrance(name, listener, tls, waiting, make=porch, log=node.log_offence))
     return made

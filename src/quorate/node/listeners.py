@@ -38,7 +38,7 @@ CLIENT, NODES = "client", "nodes"
 """The listener that `listen` stands for, and the one that only nodes speak on."""
 COUNT_MAX = 16
 CONNECTIONS_MAX = 1000
-"""On one listener, where nobody says how many: descriptors are needed for files and peers, too."""
+"""On one listener, and of clients on a node: descriptors are needed for files and peers, too."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
@@ -128,8 +128,10 @@ def _check(name: str, listener: ListenerConfig, listeners: Listeners) -> None:
         except BadConfig as bad:
             raise BadConfig(f"{where}.{key}: {bad}") from bad
     check_advertised(f"{where}.advertise", listener.advertised)
-    if not 1 <= listener.connections_max <= 100_000:
-        raise BadConfig(f"{where}.connections_max: from 1 to 100000, not {listener.connections_max}")
+    if not 1 <= listener.connections_max <= CONNECTIONS_MAX:
+        raise BadConfig(
+            f"{where}.connections_max: from 1 to {CONNECTIONS_MAX}, not {listener.connections_max}"
+        )
     if listener.sasl and name == NODES:
         raise BadConfig(f"{where}.sasl: nodes have no passwords; give {where}.tls a `ca` instead")
     if listener.sasl and NODES not in listeners:

@@ -128,7 +128,6 @@ class Node:
         self._forgiven: set[str] = set()
         """Packages of others, whose tasks may fail."""
         self._guests = guests
-        self._waiting: set[asyncio.Transport] = set()
         self._watchers: list[Callable[[Partition], None]] = []
         self._told_when_over: list[Over] = []
         self._followed = -1
@@ -217,7 +216,7 @@ class Node:
             raise NodeFailed(self._why_failed)
 
     async def _serve(self) -> None:
-        entrances = made_entrances(self, self._guests, self._waiting)
+        entrances = made_entrances(self, self._guests)
         try:
             for entrance in entrances:
                 await entrance.open()
@@ -239,8 +238,6 @@ class Node:
                 entrance.close()
             for door in tuple(self.doors):
                 door.abort("this node stops") if self._why_failed else door.close("this node stops")
-            for transport in tuple(self._waiting):
-                transport.abort()
             for tell in self._told_when_over:
                 tell(failed=bool(self._why_failed))
             if self._timer is not None:

@@ -28,7 +28,7 @@ class Porch(asyncio.Protocol):
     def __init__(
         self, waiting: set[asyncio.Transport], *, letters: MakeProtocol | None, guests: MakeProtocol | None
     ) -> None:
-        """`waiting` holds the connections of all porches of this node; None: such are not served here."""
+        """`waiting` holds the connections of all porches of this listener; None: such are not served here."""
         self._waiting = waiting
         self._letters = letters
         self._guests = guests

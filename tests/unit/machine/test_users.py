@@ -92,7 +92,9 @@ def test_snapshots_hold_users_and_those_from_before_do_not() -> None:
     assert copy.users == {}
     assert copy.nodes[1] == NodeInfo(1, 1, "h", 9)
     # Nobody's state is shared with the next one's.
-    copy.settle(Header(1, 9, kind=Kind.RECORDS), 0, command_batch(ANN))
+    payload = command_batch(ANN)
+    copy.settle(Header(1, 9, kind=Kind.RECORDS, size=len(payload)), 0, payload)
+    assert list(copy.users) == ["ann"]
     assert Metadata().users == {}
 
 

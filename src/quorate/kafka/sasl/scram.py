@@ -37,13 +37,18 @@ class ScramServer:
         """Both first messages: what the proofs are about."""
         self._nonce = ""
         self._known: Known | None = None
+        self._is_over = False
         self.is_done = False
 
     def step(self, message: bytes) -> bytes:
         """The answer to the client's next message; when `is_done`, it is who it says."""
+        if self._is_over:
+            raise NotAuthenticated("this conversation is over")
+        self._is_over = self._known is not None
         try:
             return self._first(decoded(message)) if self._known is None else self._final(decoded(message))
         except BadScram as bad:
+            self._is_over = True
             raise NotAuthenticated(str(bad)) from bad
 
     @property
