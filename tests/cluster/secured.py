@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -78,7 +78,7 @@ class ListeningCluster:
         directory: Path,
         listeners: Sequence[dict[str, Any]],
         peers: dict[int, str],
-        command: dict[int, Sequence[str]] | None = None,
+        command: Mapping[int, Sequence[str]] | None = None,
         *,
         insecure: bool = False,
     ) -> None:

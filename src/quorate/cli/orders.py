@@ -211,14 +211,14 @@ def carry_out(servers: str, work: Callable[[Orders], Awaitable[Result]]) -> Resu
     """Do something with the cluster that lives there; what the world refuses is told in one line."""
     from quorate.cli.access import access
 
-    nodes_access = access().nodes
-    found = None if nodes_access is not None else _found_by_clients(servers)
+    given = access()
+    found = _found_by_clients(servers) if given.nodes is None else ("", {})
 
     async def main() -> Result:
-        made = await nodes_access.client() if nodes_access is not None else None
-        if made is None:
-            assert found is not None
-            made = Client(*found, tls=access().letters_tls())
+        if given.nodes is not None:
+            made = await given.nodes.client()
+        else:
+            made = Client(*found, tls=given.letters_tls())
         async with made as client:
             orders = Orders(client)
             try:

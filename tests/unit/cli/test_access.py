@@ -8,20 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli import access
+from quorate.cli import access, access_file
 from quorate.cli.entry import run
 from quorate.cli.user import put_user
 from quorate.cli.wrong import WrongUsage
 from quorate.client import Security
 from quorate.machine.users import PutUser
+from quorate.node.address import Address
 from quorate.wire.scram import HASHES, derived
+from tests.cluster.secured import Authority, needs_openssl
 from tests.unit.cli.test_wrong_usage import complaint
 
 GOOD = """
 user = "ann"
 password = "correct horse"
 mechanism = "SCRAM-SHA-512"
-tls = {ca = "ca.pem"}
 
 [nodes]
 servers = "127.0.0.1:1, 127.0.0.1:2"
@@ -41,7 +42,7 @@ def written(directory: Path, text: str) -> Path:
     return path
 
 
-def read(directory: Path, text: str) -> access.Given:
+def read(directory: Path, text: str) -> access_file.Given:
     access.choose(written(directory, text))
     return access.access()
 
@@ -51,17 +52,29 @@ def test_without_a_file_nobody_says_who_he_is() -> None:
     assert (found.security, found.nodes) == (None, None)
 
 
-def test_files_are_found_from_where_the_file_is(tmp_path: Path) -> None:
+def test_what_is_read(tmp_path: Path) -> None:
     found = read(tmp_path, GOOD)
-    ca = str(tmp_path / "ca.pem")
-    assert found.security == Security(
-        tls=True, ca=ca, user="ann", password="correct horse", mechanism="SCRAM-SHA-512"
-    )
+    assert found.security == Security(user="ann", password="correct horse", mechanism="SCRAM-SHA-512")
     assert found.nodes is not None
+    assert found.nodes.servers == (Address("127.0.0.1", 1), Address("127.0.0.1", 2))
+    assert (found.nodes.tls, found.letters_tls()) == (None, None)
+
+
+@needs_openssl
+def test_files_are_found_from_where_the_file_is(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates", "ca")
+    authority.sign("ann")
+    names = 'cert = "certificates/ann.pem", key = "certificates/ann.key", ca = "certificates/ca.pem"'
+    found = read(tmp_path, f"tls = {{{names}}}\n[nodes]\nservers = 'h:1'\ntls = {{{names}}}\n")
+    assert found.security is not None
+    assert found.security.cert == str(tmp_path / "certificates" / "ann.pem")
+    assert found.letters_tls() is not None
+    assert found.nodes is not None
+    assert found.nodes.tls is not None
 
 
 def test_a_password_may_be_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(access.PASSWORD, "from there")
+    monkeypatch.setenv(access_file.PASSWORD, "from there")
     found = read(tmp_path, 'user = "ann"')
     assert found.security == Security(user="ann", password="from there")
 
@@ -74,6 +87,7 @@ def test_a_password_may_be_in_the_environment(tmp_path: Path, monkeypatch: pytes
         ('user = "ann"', "a user and a password belong together"),
         ('user = "ann"\npassword = "x"\nmechanism = "GSSAPI"', "mechanism 'GSSAPI' is unknown"),
         ('tls = {cert = "x"}', "a certificate and its key belong together"),
+        ('tls = {ca = "none.pem"}', "the files for TLS"),
         ("[nodes]", "missing required field `servers`"),
         ('[nodes]\nservers = "here"', "nodes.servers: 'here' is not an address"),
         ('[nodes]\nservers = "h:1"\ntls = {cert = "x"}', "missing required field `key`"),

@@ -174,7 +174,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     authority.sign("two", "127.0.0.1")
     (directory / "garbage").write_bytes(b"\0garbage")
     (directory / "empty").write_bytes(b"")
-    command = ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-in", "one.key", "-out", "locked.key"]
+    command = [
+        "openssl",
+        "pkey",
+        "-aes256",
+        "-passout",
+        "pass:secret",
+        "-in",
+        "one.key",
+        "-out",
+        "locked.key",
+    ]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=60)
     return directory
 

@@ -73,7 +73,10 @@ def test_security_is_as_librdkafka_calls_it() -> None:
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"kafka.security.protocl": "SSL"}, "did you mean 'kafka.security.protocol'"),
         ({"kafka.security.protocol": "TLS"}, "'TLS' is unknown; there is: PLAINTEXT, SSL,"),
-        ({"kafka.sasl.username": "ann"}, "'kafka.sasl.username' says nothing with 'kafka.security.protocol' PLAINTEXT"),
+        (
+            {"kafka.sasl.username": "ann"},
+            "'kafka.sasl.username' says nothing with 'kafka.security.protocol' PLAINTEXT",
+        ),
         ({"kafka.ssl.ca.location": "x"}, "'kafka.ssl.ca.location' says nothing with"),
         (PASSWORD | {"kafka.sasl.password": ""}, "SASL_SSL needs the options 'kafka.sasl.username'"),
         (PASSWORD | {"kafka.sasl.mechanism": "GSSAPI"}, "mechanism 'GSSAPI' is unknown"),
