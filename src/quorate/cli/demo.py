@@ -82,7 +82,9 @@ def demo(
             compare(out, flow)
             if not flow.held:
                 cluster.is_evidence = True
-                out.print(f"   its data and logs are left for a look: {cluster.directory.parent}", soft_wrap=True)
+                out.print(
+                    f"   its data and logs are left for a look: {cluster.directory.parent}", soft_wrap=True
+                )
             totals = sweep(out, spark, seeds)
     mutant, caught = plant_a_bug(out)
     if caught is not None:

@@ -29,7 +29,9 @@ from quorate.cli import (
     table,
     topic,
     up,
+    user,
 )
+from quorate.cli.access import Access, choose
 from quorate.cli.options import NOT_THERE_YET
 from quorate.cli.wrong import NotYet, WrongUsage, in_one_line
 
@@ -45,7 +47,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (up, topic, table, cluster, format, run_node, sim, sweep_command, mutants, scenario, bench, demo):
+for part in (
+    up,
+    topic,
+    table,
+    cluster,
+    user,
+    format,
+    run_node,
+    sim,
+    sweep_command,
+    mutants,
+    scenario,
+    bench,
+    demo,
+):
     part.register(app)
 
 
@@ -65,8 +81,10 @@ def quorate(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is."),
     ] = False,
+    access: Access = None,
 ) -> None:
     """A replicated log and table store in which each topic chooses how its copies agree."""
+    choose(access)
     if context.invoked_subcommand is None:
         print(context.get_help())
 

@@ -82,6 +82,8 @@ def format_(
     The voters are named when a cluster is born; they agree on everything that all nodes must know. A node that
     comes later is told the same ones.
     """
+    from quorate.node.listeners import is_loopback
+
     if config is not None:
         if any(each is not None for each in (directory, node, voters, listen, cluster)):
             raise WrongUsage("--config says all of it; leave out everything else but --replaces")
@@ -121,6 +123,12 @@ def format_(
             out.print(
                 f"  quorate format DIR --node {other} --voters {voters} --cluster {name}", soft_wrap=True
             )
+    if not is_loopback(place.host):
+        out.print(
+            "Other machines reach it there. Before it runs, give it TLS and passwords (docs/SECURITY.md), or say "
+            "--insecure to `quorate node`.",
+            soft_wrap=True,
+        )
     out.print("Run it:")
     out.print(f"  quorate node {quote(str(directory))}", soft_wrap=True)
 

@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, TypeVar
 from quorate.cli import say
 from quorate.cli.wrong import NotYet, WrongUsage, no_such
 from quorate.core.entry import Membership, Partition, partition_of
-from quorate.machine.metadata import METADATA, NodeInfo, Topic
-from quorate.node.client import BadRequest, Client, NotDone, NotInTime, OutcomeUnknown, Unreachable
+from quorate.machine.metadata import METADATA, Command, NodeInfo, Topic, command_batch
+from quorate.node.client import (
+    BadRequest,
+    Client,
+    NotDone,
+    NotInTime,
+    NotWritten,
+    OutcomeUnknown,
+    Unreachable,
+)
 from quorate.node.config import Address
 from quorate.node.requests import Image, ReplicaStatus, Status
 
@@ -72,7 +80,7 @@ class Orders:
                 raise WrongUsage(NOBODY_LEADS)
             await asyncio.sleep(LOOK_EVERY_S)
         for info in image.nodes:
-            self.client.know(info.node, Address(info.host, info.port))
+            self.client.know(info.node, Address(*info.for_nodes))
         self._seen = image
         return image
 
@@ -176,6 +184,17 @@ class Orders:
         self.standing = MAY_STAND
         return await self._give(what, self.client.transfer(partition, to, timeout_s=TIMEOUT_S))
 
+    async def settle(self, what: str, command: Command) -> None:
+        """A command of the metadata group, as it is; given twice, it does no more than once."""
+        self.standing = MAY_STAND
+        batch = command_batch(command)
+        try:
+            await self.client.propose(METADATA, [batch], timeout_s=TIMEOUT_S)
+        except NotWritten as refused:
+            raise WrongUsage(f"{what}: {refused}; {NOBODY_LEADS}") from refused
+        except OutcomeUnknown as unknown:
+            raise NotYet(f"{what}: {unknown}; it may be so: look, and order again") from unknown
+
     async def _give(self, what: str, order: Awaitable[Result]) -> Result:
         try:
             return await order
@@ -191,14 +210,17 @@ class Orders:
 
 def carry_out(servers: str, work: Callable[[Orders], Awaitable[Result]]) -> Result:
     """Do something with the cluster that lives there; what the world refuses is told in one line."""
-    from quorate.client.admin import find_nodes
+    from quorate.cli.access import access
 
-    with reached(servers) as cluster:
-        name, addresses = find_nodes(cluster)
+    given = access()
+    found = _found_by_clients(servers) if given.nodes is None else ("", {})
 
     async def main() -> Result:
-        nodes = {node: Address(*address) for node, address in addresses.items()}
-        async with Client(name, nodes) as client:
+        if given.nodes is not None:
+            made = await given.nodes.client()
+        else:
+            made = Client(*found, tls=given.letters_tls())
+        async with made as client:
             orders = Orders(client)
             try:
                 return await work(orders)
@@ -210,13 +232,24 @@ def carry_out(servers: str, work: Callable[[Orders], Awaitable[Result]]) -> Resu
     return asyncio.run(main())
 
 
+def _found_by_clients(servers: str) -> tuple[str, dict[int, Address]]:
+    """The cluster's id, and where its nodes are, as any Kafka client finds them."""
+    from quorate.client.admin import find_nodes
+
+    with reached(servers) as cluster:
+        name, addresses = find_nodes(cluster)
+    return name, {node: Address(*address) for node, address in addresses.items()}
+
+
 @contextmanager
 def reached(servers: str) -> Iterator[Cluster]:
     """The cluster as a Kafka client has it."""
+    from quorate.cli.access import access
     from quorate.client import ClientError, Cluster, NobodyThere
 
+    security = access().security
     try:
-        with Cluster(servers, client_id="quorate-cli", timeout_s=TIMEOUT_S) as cluster:
+        with Cluster(servers, client_id="quorate-cli", timeout_s=TIMEOUT_S, security=security) as cluster:
             yield cluster
     except ValueError as wrong:
         raise WrongUsage(f"--bootstrap: {wrong}") from wrong

@@ -79,6 +79,12 @@ def node(
     stop_with_stdin: Annotated[
         bool, typer.Option("--stop-with-stdin", help="Stop, too, when standard input is closed.")
     ] = False,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Let other machines in without TLS and passwords (docs/SECURITY.md)."
+        ),
+    ] = False,
 ) -> None:
     """Run one node, and tell on stderr what a person should know."""
     named = {
@@ -92,12 +98,14 @@ def node(
         "http": http,
         "nats": nats,
         "log_format": log_format,
+        "insecure": "true" if insecure else None,
     }
     told = told_by(directory_argument, config, set_ or [], named, peer or [])
     from quorate.kafka import guests
     from quorate.node.__main__ import start
 
-    status = start(told, guests=guests, program="quorate node", stop_with_stdin=stop_with_stdin)
+    place = str(config or directory_argument or "settings")
+    status = start(told, place, guests=guests, program="quorate node", stop_with_stdin=stop_with_stdin)
     if status:
         raise typer.Exit(status)
 

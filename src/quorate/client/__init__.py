@@ -25,6 +25,7 @@ from quorate.client.errors import (
     UnknownTopic,
     Unreachable,
 )
+from quorate.client.security import NotLetIn, Security
 from quorate.client.table_session import Executed
 from quorate.client.tables import TableGroup, create_group
 from quorate.wire.tables import Consistency
@@ -41,12 +42,14 @@ __all__ = [
     "Fetched",
     "GroupReplaced",
     "NobodyThere",
+    "NotLetIn",
     "OffsetOutOfRange",
     "OffsetsMissing",
     "OutcomeUnknown",
     "PartitionInfo",
     "Refused",
     "RolledBack",
+    "Security",
     "TableGroup",
     "TopicInfo",
     "TopicReplaced",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
@@ -28,6 +29,7 @@ from quorate.client.errors import (
     UnknownTopic,
     Unreachable,
 )
+from quorate.client.security import Security
 from quorate.wire.cursor import BadMessage
 from quorate.wire.entities import make
 from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
@@ -76,8 +78,17 @@ class Fetched(NamedTuple):
 class Cluster:
     """Use it as a context manager. For one thread."""
 
-    def __init__(self, bootstrap: str, *, client_id: str = "quorate", timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "quorate",
+        timeout_s: float = 30.0,
+        security: Security | None = None,
+    ) -> None:
+        """`security`: where nodes are spoken to with TLS, or ask for a password. Raises NotLetIn, then, too."""
         self.bootstrap = bootstrap
+        self._security = security
         self.timeout_s = timeout_s
         self._client_id = client_id
         self._first = parse_bootstrap(bootstrap)
@@ -181,7 +192,9 @@ class Cluster:
 
     def _connect(self, address: Address, deadline: float) -> Connection:
         if address not in self._connections:
-            connection = Connection(*address, client_id=self._client_id, deadline=deadline)
+            connection = Connection(
+                *address, client_id=self._client_id, deadline=deadline, security=self._security
+            )
             self._connections[address] = connection
         return self._connections[address]
 
@@ -388,6 +401,8 @@ def parse_bootstrap(text: str) -> list[Address]:
 
 
 def in_words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

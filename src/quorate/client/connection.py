@@ -11,14 +11,19 @@ import struct
 from time import monotonic
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
+from quorate.client.security import NotLetIn, Security
 from quorate.wire import fetch, tables
 from quorate.wire.cursor import BadMessage
+from quorate.wire.entities import make
 from quorate.wire.fetch import FetchedTopic, FetchRequest
-from quorate.wire.messages import Api, decode_response, encode_request
+from quorate.wire.messages import Api, decode_response, encode_request, request_class
 
 CONNECT_S = 3.0
 """A node that is up answers at once; one that is down should not hold up those that are not."""
 ANSWER_BYTES_MAX = 256 << 20
+HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 1
 _SIZE = struct.Struct(">i")
 _CORRELATIONS = 1 << 31
 
@@ -26,11 +31,44 @@ _CORRELATIONS = 1 << 31
 class Connection:
     """For one request at a time."""
 
-    def __init__(self, host: str, port: int, *, client_id: str, deadline: float) -> None:
+    def __init__(
+        self, host: str, port: int, *, client_id: str, deadline: float, security: Security | None = None
+    ) -> None:
+        """Raises NotLetIn, too."""
         self._client_id = client_id
         self._correlation = 0
         self._socket = socket.create_connection((host, port), timeout=min(CONNECT_S, left(deadline)))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if security is not None:
+                self._socket = security.wrapped(self._socket, host)
+                self._authenticate(security, f"{host}:{port}", deadline)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _authenticate(self, security: Security, where: str, deadline: float) -> None:
+        if not security.user:
+            return
+        body = make(request_class(Api.SASL_HANDSHAKE, HANDSHAKE_VERSION), {"mechanism": security.mechanism})
+        answer = self.ask(Api.SASL_HANDSHAKE, HANDSHAKE_VERSION, body, deadline=deadline)
+        if answer.error_code == ErrorCode.illegal_sasl_state:
+            raise NotLetIn(f"{where} asks nobody for a password; leave user and password out")
+        if answer.error_code != ErrorCode.none:
+            raise NotLetIn(
+                f"{where} does not offer {security.mechanism}; it has {', '.join(answer.mechanisms)}"
+            )
+
+        def exchange(token: bytes) -> bytes:
+            values = {"auth_bytes": token}
+            body = make(request_class(Api.SASL_AUTHENTICATE, AUTHENTICATE_VERSION), values)
+            answer = self.ask(Api.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, body, deadline=deadline)
+            if answer.error_code != ErrorCode.none:
+                raise NotLetIn(f"{where} does not let {security.user!r} in: {answer.error_message}")
+            said: bytes = answer.auth_bytes
+            return said
+
+        security.authenticate(exchange)
 
     def ask(self, api: Api, version: int, body: Any, *, deadline: float) -> Any:
         """The body of the answer."""

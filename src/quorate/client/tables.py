@@ -16,6 +16,7 @@ from quorate.client import admin
 from quorate.client.cluster import Cluster, in_words
 from quorate.client.connection import Connection
 from quorate.client.looking_around import METADATA_VERSION, question, seen_in
+from quorate.client.security import Security
 from quorate.client.table_calls import Address, Call, Step
 from quorate.client.table_session import LIMIT, Executed, Pages, Session
 from quorate.tables import Condition, Operation, Result, Row, Table, Values
@@ -45,9 +46,16 @@ class TableGroup:
     """One group of tables. For one thread."""
 
     def __init__(
-        self, bootstrap: str, group: str, *, client_id: str = "quorate", timeout_s: float = 30.0
+        self,
+        bootstrap: str,
+        group: str,
+        *,
+        client_id: str = "quorate",
+        timeout_s: float = 30.0,
+        security: Security | None = None,
     ) -> None:
         self._session = Session(bootstrap, group, timeout_s)
+        self._security = security
         self._client_id = client_id
         self._connections: dict[Address, Connection] = {}
 
@@ -186,7 +194,9 @@ class TableGroup:
 
     def _connect(self, address: Address, deadline: float) -> Connection:
         if address not in self._connections:
-            self._connections[address] = Connection(*address, client_id=self._client_id, deadline=deadline)
+            self._connections[address] = Connection(
+                *address, client_id=self._client_id, deadline=deadline, security=self._security
+            )
         return self._connections[address]
 
     def _drop(self, address: Address) -> None:

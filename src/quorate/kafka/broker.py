@@ -17,9 +17,20 @@ from kio.schema.errors import ErrorCode
 from quorate import batch
 from quorate.core.entry import Partition, partition_of
 from quorate.ingest import Ingest
-from quorate.kafka import configs, fetch, metadata, offsets, produce, producer_ids, tables, topics, versions
+from quorate.kafka import (
+    configs,
+    fetch,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    sasl,
+    tables,
+    topics,
+    versions,
+)
 from quorate.kafka.call import Call
-from quorate.machine.metadata import Topic
+from quorate.machine.metadata import METADATA, Topic
 from quorate.wire.cursor import BadMessage
 from quorate.wire.messages import VERSIONS, Api, is_served
 from quorate.wire.tables import TABLES_API, TABLES_SCAN_API, TABLES_VERSION
@@ -45,6 +56,9 @@ class Found(NamedTuple):
 OPENING_COUNT_MAX = 2
 """Batches whose records are being looked at, over all connections."""
 
+JUDGING_COUNT_MAX = 2
+"""Passwords that are being hashed, over all connections: whoever tries many waits, and nobody else does."""
+
 NO_PARTITION = Partition(bytes(20))
 POLL_S = 0.02
 
@@ -59,6 +73,7 @@ class Broker:
         """Of requests that have not arrived wholly, over all doors."""
         self.metadata = metadata.MetadataCache(node)
         self.opening = asyncio.Semaphore(OPENING_COUNT_MAX)
+        self.judging = asyncio.Semaphore(JUDGING_COUNT_MAX)
         self._waiting: dict[Partition, dict[Waiter, None]] = {}
         self._woken: dict[Partition, None] = {}
         node.watch_settled(self._settled)
@@ -140,11 +155,19 @@ class Broker:
 
     def _settled(self, partition: Partition) -> None:
         """Called in the middle of the node's work: remember it, and look when that is over."""
+        if partition == METADATA:
+            asyncio.get_running_loop().call_soon(self._look_at_users)
         if partition not in self._waiting:
             return
         if not self._woken:
             asyncio.get_running_loop().call_soon(self._wake)
         self._woken[partition] = None
+
+    def _look_at_users(self) -> None:
+        """Whoever was removed, or has another password now, is here no more."""
+        for door in tuple(self.doors):
+            if door.session is not None and not door.session.is_still_good():
+                door.turn_away("its password was changed, or it was removed")
 
     def _wake(self) -> None:
         woken, self._woken = self._woken, {}
@@ -164,6 +187,8 @@ _HANDLERS: dict[int, Handler] = {
     Api.FETCH: fetch.handle,
     Api.LIST_OFFSETS: offsets.handle,
     Api.METADATA: metadata.handle,
+    Api.SASL_HANDSHAKE: sasl.handle_handshake,
+    Api.SASL_AUTHENTICATE: sasl.handle_authenticate,
     Api.API_VERSIONS: versions.handle,
     Api.CREATE_TOPICS: topics.handle_create,
     Api.DELETE_TOPICS: topics.handle_delete,

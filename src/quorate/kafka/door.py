@@ -7,7 +7,8 @@ they are done in any order: a request that takes long holds back the answers beh
 Every request is copied once, out of the chunk into memory of its own, which is writable: the log stamps the
 batches in it where they lie, and keeps nothing of the chunk alive.
 
-Whoever sends what cannot be read, or asks for what is not served, is disconnected, with a line in the log.
+Whoever sends what cannot be read, or asks for what is not served, is disconnected, with a line in the log; so
+is who takes too long for a first request, or, where passwords are asked for, to say who it is.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from typing import TYPE_CHECKING, Any, cast
 from quorate.kafka.broker import Broker
 from quorate.kafka.call import Call
 from quorate.kafka.retrying import Retrying
+from quorate.kafka.sasl import session as sasl
 from quorate.node.config import BadConfig
+from quorate.node.listeners import CLIENT, ListenerConfig
 from quorate.node.logs import WARNING
 from quorate.wire.cursor import BadMessage, Buffer
-from quorate.wire.messages import Api, read_head
+from quorate.wire.messages import Api, RequestHead, read_head
 from quorate.wire.tables import TABLES_SCAN_API
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ UNANSWERED_COUNT_MAX = 1000
 UNANSWERED_BYTES_MAX = 64 << 20
 RECEIVING_BYTES_MAX = 512 << 20
 """Of requests that have not arrived wholly, over all connections; whoever sends more then is turned away."""
+FIRST_REQUEST_TIMEOUT_S = 10.0
+"""By then it must have arrived: it is a small one, whoever the client is."""
 WRITE_BUFFER_HIGH_BYTES = 8 << 20
 DOORS_COUNT_MAX = 1000
 """Clients beyond this many are turned away: descriptors are needed for files and peers, too."""
@@ -50,9 +55,11 @@ FETCHES = (Api.FETCH, TABLES_SCAN_API)
 
 _SIZE = struct.Struct(">i")
 _SIZE_BYTES = _SIZE.size
+_BARE = RequestHead(Api.SASL_AUTHENTICATE, 0, 0, None, 0)
+"""In place of the header that a token does not have after the oldest handshake."""
 
 
-def guests(node: Node) -> Callable[[], asyncio.Protocol]:
+def guests(node: Node) -> Callable[[str, ListenerConfig], asyncio.Protocol]:
     """What a node is given to serve Kafka clients: it makes a protocol for each of their connections.
 
     Raises BadConfig for a node without a metadata group, which is where topics are.
@@ -60,13 +67,18 @@ def guests(node: Node) -> Callable[[], asyncio.Protocol]:
     if not node.config.voters:
         raise BadConfig("voters: Kafka clients are served only where a metadata group is; name its voters")
     broker = Broker(node)
-    return lambda: Door(broker)
+    return lambda name, listener: Door(broker, name, sasl_wanted=listener.sasl)
 
 
 class Door(asyncio.Protocol):
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, listener: str = CLIENT, *, sasl_wanted: bool = False) -> None:
         self.broker = broker
+        self.listener = listener
+        """The name of the one that the client connected to."""
+        self.session = sasl.Session(broker) if sasl_wanted else None
+        """Where passwords are asked for."""
         self.visitor = "somebody"
+        self._patience: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._pieces: list[bytes] = []
         """A request of which not all is here yet, and its size in front."""
@@ -95,6 +107,8 @@ class Door(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.visitor = f"{peer[0]}:{peer[1]}" if peer else "somebody"
         self.broker.doors.add(self)
+        patience_s = FIRST_REQUEST_TIMEOUT_S if self.session is None else sasl.TIMEOUT_S
+        self._patience = asyncio.get_running_loop().call_later(patience_s, self._lose_patience)
         if len(self.broker.doors) > DOORS_COUNT_MAX:
             what = f"Kafka client {self.visitor}: turned away, {DOORS_COUNT_MAX} are connected"
             self.broker.node.log(what, level=WARNING)
@@ -102,6 +116,7 @@ class Door(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self._be_patient()
         self.broker.doors.discard(self)
         for task in tuple(self._tasks):
             task.cancel()
@@ -131,6 +146,25 @@ class Door(asyncio.Protocol):
         self._write_full = False
         self._hold_back()
         asyncio.get_running_loop().call_soon(self._fetch_on)
+
+    # --- who is there ---
+
+    @property
+    def is_nobody(self) -> bool:
+        """It has to say first who it is."""
+        return self.session is not None and not self.session.is_authenticated
+
+    def authenticated(self, user: str) -> None:
+        self.visitor = f"{user} at {self.visitor}"
+        self._be_patient()
+
+    def _be_patient(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _lose_patience(self) -> None:
+        self.turn_away("did not say who it is in time" if self.is_nobody else "no whole request in time")
 
     # --- in ---
 
@@ -167,8 +201,9 @@ class Door(asyncio.Protocol):
 
     def _size_at(self, data: Buffer, at: int) -> int:
         size: int = _SIZE.unpack_from(data, at)[0]
-        if not 0 < size <= REQUEST_BYTES_MAX:
-            raise BadMessage(f"a request of {size} bytes; at most {REQUEST_BYTES_MAX} are taken")
+        bytes_max = sasl.REQUEST_BYTES_MAX if self.is_nobody else REQUEST_BYTES_MAX
+        if not 0 < size <= bytes_max:
+            raise BadMessage(f"a request of {size} bytes; at most {bytes_max} are taken")
         return size
 
     def _keep(self, piece: bytes, wanted_bytes: int) -> None:
@@ -186,14 +221,29 @@ class Door(asyncio.Protocol):
         self._pieces_bytes = 0
 
     def _request(self, frame: Buffer) -> None:
+        session = self.session
+        if session is not None and session.wants_bare:
+            call = Call(self, _BARE, frame)
+            self._admit(call)
+            self._handle(call)
+            return
         call = Call(self, read_head(frame), frame)
-        self._calls.append(call)
-        self._unanswered_bytes += call.request_bytes
+        if session is None:
+            self._be_patient()
+        elif self.is_nobody and call.head.api not in sasl.BEFORE:
+            raise BadMessage(
+                f"request {call.head.api}: nobody has authenticated here; set SASL in the client"
+            )
+        self._admit(call)
         if call.head.api in FETCHES:
             self._fetches.append(call)
             self._fetch_next()
         else:
             self._handle(call)
+
+    def _admit(self, call: Call) -> None:
+        self._calls.append(call)
+        self._unanswered_bytes += call.request_bytes
 
     def _fetch_next(self) -> None:
         """One fetch at a time, and none while the answers before it are not taken.
@@ -211,7 +261,10 @@ class Door(asyncio.Protocol):
         Only an assertion that does not hold ends the node: then nothing that it knows can be trusted.
         """
         try:
-            self.broker.handle(call)
+            if call.head is _BARE:
+                sasl.handle_bare(call)
+            else:
+                self.broker.handle(call)
         except BadMessage as bad:
             raise BadMessage(f"request {call.head.api} version {call.head.version}: {bad}") from None
         except AssertionError:

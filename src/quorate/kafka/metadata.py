@@ -32,6 +32,8 @@ REGISTERED_TIMEOUT_S = 5.0
 """After that a client hears what is known, if it is little: the metadata group may be away for longer."""
 NAMELESS_FROM = 12
 """The first version whose answers can leave out a topic's name. Requests can already from 10 on."""
+HIDDEN_FROM = 6
+"""The first version in which a client hears that a leader is there, but not on the listener that it asked on."""
 NOBODY = -1
 _HEAD = struct.Struct(">ii")
 
@@ -64,11 +66,11 @@ def wanted_topics(call: Call) -> tuple[Any, ...] | None:
 
 
 class MetadataCache:
-    """Answers without their size and correlation, by version and what was asked."""
+    """Answers without their size and correlation, by listener, version and what was asked."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._answers: dict[tuple[int, bytes], bytes] = {}
+        self._answers: dict[tuple[str, int, bytes], bytes] = {}
         self._answers_bytes = 0
         self._of = (-1, -1, -1)
 
@@ -80,7 +82,7 @@ class MetadataCache:
             self._answers.clear()
             self._answers_bytes = 0
         asked = bytes(call.frame[call.head.body_at :])
-        key = (call.head.version, asked)
+        key = (call.door.listener, call.head.version, asked)
         found = self._answers.get(key)
         if found is None:
             version = call.head.version
@@ -93,13 +95,17 @@ class MetadataCache:
     def _values(self, call: Call) -> dict[str, Any]:
         node, image = self._node, self._node.metadata.image
         wanted = wanted_topics(call)
+        known = self._found_on(call.door.listener)
+        hidden = dict.fromkeys(
+            image.nodes.keys() - known.keys(),
+            ErrorCode.listener_not_found
+            if call.head.version >= HIDDEN_FROM
+            else ErrorCode.leader_not_available,
+        )
         if wanted is None:
-            topics = [self._topic(image.topics[name]) for name in sorted(image.topics)]
+            topics = [self._topic(image.topics[name], hidden) for name in sorted(image.topics)]
         else:
-            topics = [self._wanted(topic) for topic in wanted]
-        # A node that has just started knows of nobody yet, and an answer without nodes is none to librdkafka.
-        known = {node.id: node.config.client_address}
-        known |= {info.node: Address(info.host, info.port) for info in image.nodes.values()}
+            topics = [self._wanted(topic, hidden) for topic in wanted]
         racks = {info.node: info.rack for info in image.nodes.values() if info.rack}
         controller = node.metadata.controller
         nodes = [
@@ -117,7 +123,18 @@ class MetadataCache:
             "topics": topics,
         }
 
-    def _wanted(self, wanted: Any) -> dict[str, Any]:
+    def _found_on(self, listener: str) -> dict[int, Address]:
+        """Where nodes are for whoever asks there; those that have no such listener cannot be found from there."""
+        node = self._node
+        # A node that has just started knows of nobody yet, and an answer without nodes is none to librdkafka.
+        known = {node.id: node.config.all_listeners()[listener].advertised}
+        for info in node.metadata.image.nodes.values():
+            address = info.on_listener(listener)
+            if address is not None:
+                known[info.node] = Address(*address)
+        return known
+
+    def _wanted(self, wanted: Any, hidden: dict[int, ErrorCode]) -> dict[str, Any]:
         """By name, or by id where no name is given."""
         image = self._node.metadata.image
         name, topic_id = wanted.name, getattr(wanted, "topic_id", None)
@@ -126,7 +143,7 @@ class MetadataCache:
         else:
             found, error = image.by_id.get(topic_id.bytes if topic_id else b""), ErrorCode.unknown_topic_id
         if found is not None:
-            return self._topic(found)
+            return self._topic(found, hidden)
         return {
             "error_code": error,
             "name": name,
@@ -135,7 +152,8 @@ class MetadataCache:
             "partitions": (),
         }
 
-    def _topic(self, topic: Topic) -> dict[str, Any]:
+    def _topic(self, topic: Topic, hidden: dict[int, ErrorCode]) -> dict[str, Any]:
+        """`hidden`: leaders that the client could not find, and what it is told instead."""
         partitions = []
         for number, ensemble in enumerate(topic.ensembles):
             partition = partition_of(topic.id, number)
@@ -145,11 +163,12 @@ class MetadataCache:
             in_sync = replicas
             if stored is not None and isinstance(stored.shard, PartitionState):
                 in_sync = tuple(member.node for member in stored.shard.isr)
+            error = hidden.get(leader, ErrorCode.none) if leader else ErrorCode.leader_not_available
             partitions.append(
                 {
-                    "error_code": ErrorCode.none if leader else ErrorCode.leader_not_available,
+                    "error_code": error,
                     "partition_index": number,
-                    "leader_id": leader or NOBODY,
+                    "leader_id": NOBODY if error else leader,
                     "leader_epoch": epoch & batch.LEADER_EPOCH_MASK,
                     "replica_nodes": replicas,
                     # Else a majority settles; which of the others follow closely is the leader's own business.

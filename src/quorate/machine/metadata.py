@@ -13,6 +13,7 @@ import msgspec
 from quorate import batch
 from quorate.core.entry import TOPIC_ID_BYTES, Header, Kind, Member, Partition, partition_of
 from quorate.machine import shards
+from quorate.machine.users import PutUser, RemoveUser, User, Users, change_users
 
 METADATA_TOPIC = bytes(15) + b"\1"
 METADATA = partition_of(METADATA_TOPIC, 0)
@@ -51,6 +52,19 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     """Which directory it is; 0: not known."""
     rack: str = ""
     """What it may lose at once with others: copies are put into different ones. Empty: not known."""
+    listeners: dict[str, tuple[str, int]] = {}
+    """Where it is found on each of its listeners; none: it has one, named `client`, at the address above."""
+
+    def on_listener(self, name: str) -> tuple[str, int] | None:
+        """Where somebody is sent who asked on a listener of that name; None: this node has none."""
+        if self.listeners:
+            return self.listeners.get(name)
+        return (self.host, self.port) if name == "client" else None
+
+    @property
+    def for_nodes(self) -> tuple[str, int]:
+        """Where other nodes, and their tools, find it."""
+        return self.listeners.get("nodes", (self.host, self.port))
 
     def is_another_disk(self, *, incarnation: int, disk: int) -> bool:
         """A directory that was made anew in place of this one, as if nothing had been promised with it."""
@@ -187,6 +201,8 @@ Command = (
     | AlterTopic
     | AddPartitions
     | shards.WriteShard
+    | PutUser
+    | RemoveUser
 )
 
 
@@ -206,6 +222,7 @@ class _State(msgspec.Struct):
     A node that is in here and is not registered was forgotten."""
     shards: shards.Shards = {}
     """What operators keep, by partition."""
+    users: Users = msgspec.field(default_factory=Users)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -291,6 +308,16 @@ class Metadata:
         """What an operator has written of it last."""
         return self._state.shards.get(partition)
 
+    @property
+    def users(self) -> dict[str, User]:
+        """Whose passwords are known, by name."""
+        return self._state.users.by_name
+
+    @property
+    def users_secret(self) -> bytes:
+        """What nobody outside knows; empty as long as there never was a user."""
+        return self._state.users.secret
+
     def partitions_count(self) -> int:
         return sum(len(topic.ensembles) for topic in self._state.topics.values())
 
@@ -339,6 +366,8 @@ class Metadata:
             return self._alter(command)
         if isinstance(command, AddPartitions):
             return self._add_partitions(command)
+        if isinstance(command, PutUser | RemoveUser):
+            return change_users(self._state.users, command, offset)
         state = self._state
         state.producer_ids[command.node] = (offset, state.next_producer_id)
         state.next_producer_id += PRODUCER_IDS_BLOCK

@@ -5,6 +5,7 @@
     python -m quorate.node --config FILE --stop-with-stdin        … or until standard input is closed
     python -m quorate.node --config FILE --set KEY=VALUE          … with a setting in place of the one in FILE
     python -m quorate.node --config FILE --nats URL               … with messages from this NATS server
+    python -m quorate.node --config FILE --insecure               … open to others, without TLS and passwords
 
 Exit status: 0 stopped as asked; 1 it failed (a flush, a bug of ours), or its cluster does not want it; 2 it could
 not start. Its last line says why.
@@ -27,8 +28,10 @@ import uvloop
 from quorate.node import settings
 from quorate.node.config import BadConfig, NodeConfig, load_config
 from quorate.node.directory import WrongDirectory, format_directory
+from quorate.node.entrance import Guests
+from quorate.node.listeners import check_exposure
 from quorate.node.logs import ERROR, JSON, Event, to_stderr
-from quorate.node.node import Guests, Node, NodeFailed
+from quorate.node.node import Node, NodeFailed
 from quorate.node.ports import PortTaken
 from quorate.storage.disk import DiskFailed, DiskFull
 from quorate.storage.errors import StoreError
@@ -67,17 +70,28 @@ def main(
     )
     parser.add_argument("--nats", metavar="URL", help="the NATS server, in place of the one in FILE")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input is closed")
+    parser.add_argument(
+        "--insecure", action="store_true", help="let other machines in without TLS and passwords"
+    )
     chosen = parser.parse_args(arguments)
     try:
         given = [one for pair in chosen.set for one in settings.from_pair(pair, "--set", NodeConfig)]
         if chosen.nats is not None:
             given += settings.from_text(("nats",), chosen.nats, "--nats", NodeConfig)
+        if chosen.insecure:
+            given += settings.from_text(("insecure",), "true", "--insecure", NodeConfig)
         config = load_config(chosen.config, given)
     except BadConfig as bad:
         print(f"{program}: {bad}", file=sys.stderr)
         return EXIT_NOT_STARTED
     if not chosen.format:
-        return start(config, guests=guests, program=program, stop_with_stdin=chosen.stop_with_stdin)
+        return start(
+            config,
+            str(chosen.config),
+            guests=guests,
+            program=program,
+            stop_with_stdin=chosen.stop_with_stdin,
+        )
     try:
         format_directory(config, replaces=chosen.replaces, rng=Random())
     except NOT_STARTED as error:
@@ -86,13 +100,15 @@ def main(
     return EXIT_STOPPED
 
 
-def start(config: NodeConfig, *, guests: Guests | None, program: str, stop_with_stdin: bool) -> int:
-    """Run a node until it ends; the exit status."""
+def start(
+    config: NodeConfig, place: str, *, guests: Guests | None, program: str, stop_with_stdin: bool
+) -> int:
+    """Run a node until it ends; the exit status. `place`: the file that most of `config` comes from."""
     if not __debug__:
         print(f"{program}: {NO_ASSERTIONS}", file=sys.stderr)
         return EXIT_NOT_STARTED
     try:
-        run_node(Node(config, guests=guests), stop_with_stdin=stop_with_stdin)
+        run_node(_made_node(config, place, guests), stop_with_stdin=stop_with_stdin)
     except NodeFailed:
         return EXIT_FAILED  # It has said why, with its last line.
     except NOT_STARTED as error:
@@ -102,6 +118,16 @@ def start(config: NodeConfig, *, guests: Guests | None, program: str, stop_with_
             print(f"{program}: {error}", file=sys.stderr)
         return EXIT_NOT_STARTED
     return EXIT_STOPPED
+
+
+def _made_node(config: NodeConfig, place: str, guests: Guests | None) -> Node:
+    """What is wrong with its listeners is told with the file that says so."""
+    try:
+        if not config.insecure:
+            check_exposure(config.all_listeners())
+        return Node(config, guests=guests)
+    except BadConfig as bad:
+        raise BadConfig(f"{place}: {bad}") from bad
 
 
 def run_node(node: Node, *, stop_with_stdin: bool = False) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
@@ -40,6 +41,7 @@ from quorate.node.requests import (
     Status,
     Transfer,
 )
+from quorate.node.tls import why_failed
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
 
@@ -99,19 +101,21 @@ class Connection(Letters):
         self.welcome: asyncio.Future[Welcome] = self._loop.create_future()
 
     @classmethod
-    async def open(cls, cluster: str, node: int, address: Address) -> Connection:
-        """Raises Unreachable."""
+    async def open(
+        cls, cluster: str, node: int, address: Address, *, tls: ssl.SSLContext | None = None
+    ) -> Connection:
+        """Raises Unreachable. Node 0: whoever is there; cluster "": whichever it is (see `welcome`)."""
         connection = cls(Hello(cluster, to=node))
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await loop.create_connection(lambda: connection, address.host, address.port)
+                await loop.create_connection(lambda: connection, address.host, address.port, ssl=tls)
                 await connection.welcome
         except TimeoutError as error:
             connection.abort("no answer")
             raise Unreachable(f"node {node} at {address}: no answer") from error
         except OSError as error:
-            raise Unreachable(f"node {node} at {address}: {error.strerror or error}") from error
+            raise Unreachable(f"node {node} at {address}: {why_failed(error)}") from error
         except asyncio.CancelledError:
             connection.abort("nobody waits for it any more")
             raise
@@ -190,9 +194,12 @@ class Connection(Letters):
 class Client:
     """All nodes of a cluster, by number. Use it in an `async with`."""
 
-    def __init__(self, cluster: str, addresses: dict[int, Address]) -> None:
+    def __init__(
+        self, cluster: str, addresses: dict[int, Address], *, tls: ssl.SSLContext | None = None
+    ) -> None:
         assert addresses
         self._cluster = cluster
+        self._tls = tls
         self._addresses = dict(sorted(addresses.items()))
         self._connections: dict[int, Connection] = {}
         self._opening: dict[int, asyncio.Lock] = {}
@@ -396,7 +403,7 @@ class Client:
             if connection is None or not connection.is_open:
                 if node not in self._addresses:
                     raise Unreachable(f"node {node} is not known")
-                connection = await Connection.open(self._cluster, node, self._addresses[node])
+                connection = await Connection.open(self._cluster, node, self._addresses[node], tls=self._tls)
                 self._connections[node] = connection
             return connection
 

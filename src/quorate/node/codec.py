@@ -46,7 +46,10 @@ GREETING_TIMEOUT_S = 5.0
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False, tag="hello"):
-    """The first letter on a connection. `node` 0: a client; `to` 0: whoever listens there."""
+    """The first letter on a connection. `node` 0: a client; `to` 0: whoever listens there.
+
+    A client that does not know the cluster's id says "".
+    """
 
     cluster: str
     node: int = 0
@@ -61,6 +64,8 @@ class Welcome(msgspec.Struct, frozen=True, gc=False, tag="welcome"):
 
     node: int
     version: int = FORMAT_VERSION
+    cluster: str = ""
+    """Only where the other side did not know it."""
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False, tag="refused"):

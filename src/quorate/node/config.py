@@ -7,6 +7,8 @@
   "directory": "data/n1",             relative to the file
   "listen": "127.0.0.1:7001",
   "advertise": "",                    where clients find it, if that is not where it listens
+  "listeners": {},                    in place of these two: see listeners.py
+  "insecure": false,                  true: others than this machine may reach it without TLS and passwords
   "peers": {"2": "127.0.0.1:7002", "3": "127.0.0.1:7003"},
   "voters": [1, 2, 3],                the first voters of the metadata group; those that vote now, it knows itself
   "nats": "nats://127.0.0.1:4222",    a NATS server, or several with commas between them; none if left out
@@ -23,8 +25,8 @@
 `topics` are there from the start and for good: for tests and measurements. All others are created by clients,
 and stand in the metadata group. Without `voters` there is no such group.
 
-`peers` are those that this node connects to from the start. Others, which join later, it finds by the address that
-they registered with; for those named here, this one goes first.
+`peers` are those that this node connects to from the start. Others, which join later, it finds by the address
+that they registered with; for those named here, this one goes first.
 
 `raft`, `coordinated`, `isr` and `confirm` take the fields of the `Tuning` of their room in `core/`, `store` and
 `detector` those of `storage.StoreSettings` and `host.DetectorSettings`; whatever is left out has its default.
@@ -51,6 +53,14 @@ from quorate.machine.metadata import FIRST_INCARNATION, METADATA, METADATA_TOPIC
 from quorate.node import settings
 from quorate.node.address import Address, BadConfig, parse_address
 from quorate.node.letters import ATTACHMENT_BYTES_MAX
+from quorate.node.listeners import (
+    CLIENT,
+    ListenerConfig,
+    check_advertised,
+    check_listeners,
+    clients_listener,
+    letters_listener,
+)
 from quorate.node.logs import LOG_FORMATS, TEXT
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.store import StoreSettings
@@ -119,8 +129,10 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: str
     node: int
     directory: str
-    listen: str
+    listen: str = ""
     advertise: str = ""
+    listeners: dict[str, ListenerConfig] = {}
+    insecure: bool = False
     peers: dict[int, str] = {}
     voters: tuple[int, ...] = ()
     nats: str = ""
@@ -158,9 +170,22 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             detector=self.detector,
         )
 
+    def all_listeners(self) -> dict[str, ListenerConfig]:
+        """By name; `listen` is short for one."""
+        return self.listeners or {CLIENT: ListenerConfig(self.listen, self.advertise)}
+
     @property
     def client_address(self) -> Address:
-        return parse_address(self.advertise or self.listen)
+        """What is said of this node to whoever did not ask on a listener of its own."""
+        listeners = self.all_listeners()
+        return listeners[clients_listener(listeners)].advertised
+
+    @property
+    def own_address(self) -> Address:
+        """Where this node finds itself. A certificate is for the name that others know."""
+        listeners = self.all_listeners()
+        listener = listeners[letters_listener(listeners)]
+        return listener.bound if listener.tls is None else listener.advertised
 
     def peer_addresses(self) -> dict[int, Address]:
         return {node: parse_address(text) for node, text in sorted(self.peers.items())}
@@ -202,7 +227,8 @@ def make_config(given: Iterable[settings.Given], *, file: str = "") -> NodeConfi
 
 def _beside(directory: Path, one: settings.Given) -> settings.Given:
     """What a file says of other files is relative to itself."""
-    if one.path == ("directory",) and isinstance(one.value, str):
+    is_file = one.path == ("directory",) or (one.path[0] == "listeners" and one.path[2:3] == ("tls",))
+    if is_file and isinstance(one.value, str) and one.value:
         return one._replace(value=str(directory / one.value))
     return one
 
@@ -215,9 +241,7 @@ def check_config(config: NodeConfig) -> None:
         raise BadConfig("node and peers: nodes are numbered from 1")
     if config.node in config.peers:
         raise BadConfig(f"peers: node {config.node} is this node itself; name the others only")
-    _expect_address("listen", config.listen)
-    if config.advertise:
-        _expect_address("advertise", config.advertise)
+    _check_listening(config)
     for peer, address in config.peers.items():
         _expect_address(f"peers.{peer}", address)
     if config.http:
@@ -240,6 +264,22 @@ def check_config(config: NodeConfig) -> None:
     if len({topic.id.lower() for topic in config.topics}) < len(config.topics):
         raise BadConfig("topics: an id is there twice")
     _check_tuning(config.raft)
+
+
+def _check_listening(config: NodeConfig) -> None:
+    if config.listeners:
+        if config.listen or config.advertise:
+            raise BadConfig(
+                "listen and advertise are short for one listener; leave them out beside `listeners`"
+            )
+        check_listeners(config.listeners)
+        return
+    if not config.listen:
+        raise BadConfig("listen: say where, host:port; or name `listeners`")
+    _expect_address("listen", config.listen)
+    if config.advertise:
+        _expect_address("advertise", config.advertise)
+    check_advertised("advertise", config.client_address)
 
 
 def _expect_address(key: str, text: str) -> None:

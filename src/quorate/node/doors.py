@@ -121,14 +121,16 @@ class Door(Letters):
         if greeting.node:
             self.heard_at = monotonic()
             self._node.peer_connected(self, greeting.node)
-        self._write(encode_greeting(Welcome(self._node.id)))
+        unknown = "" if greeting.cluster else self._node.config.cluster
+        self._write(encode_greeting(Welcome(self._node.id, cluster=unknown)))
 
     def _why_not(self, greeting: Greeting) -> str:
         if not isinstance(greeting, Hello):
             return "say hello first"
         if greeting.version != FORMAT_VERSION:
             return f"format {greeting.version} is unknown here; this is format {FORMAT_VERSION}"
-        if greeting.cluster != self._node.config.cluster:
+        is_asking = not greeting.cluster and not greeting.node
+        if greeting.cluster != self._node.config.cluster and not is_asking:
             return f"{OTHER_CLUSTER} {self._node.config.cluster!r}, not {greeting.cluster!r}"
         if greeting.to not in (0, self._node.id):
             return f"this is node {self._node.id}, not {greeting.to}"
@@ -270,6 +272,7 @@ class Door(Letters):
                 for partition in (topic.partitions() if topic.is_overseen else ())
                 if (stored := image.shard(partition)) is not None
             },
+            tuple(sorted(image.users)),
         )
 
     def _fetch(self, number: int, request: Fetch) -> None:

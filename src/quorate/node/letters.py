@@ -14,12 +14,14 @@ when all of it is there: a length alone allocates nothing (rule 10).
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import cast
 from zlib import crc32
 
+from quorate.node.tls import why_failed
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_PAYLOAD_MAX
 
@@ -157,7 +159,7 @@ class Letters(asyncio.Protocol, ABC):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.closed_because = self.closed_because or (str(error) if error else "closed by the other side")
+        self.closed_because = self.closed_because or _in_words(error)
         self._transport = None
         self._outgoing.clear()
         self._pieces.clear()
@@ -216,3 +218,9 @@ class Letters(asyncio.Protocol, ABC):
         self._pieces.append(piece)
         self._pieces_bytes = len(piece)
         self._wanted_bytes = _TOTAL_BYTES + letter_bytes
+
+
+def _in_words(error: Exception | None) -> str:
+    if error is None:
+        return "closed by the other side"
+    return why_failed(error) if isinstance(error, ssl.SSLError) else str(error)

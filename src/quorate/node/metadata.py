@@ -33,7 +33,7 @@ from quorate.machine.metadata import (
     command_batch,
 )
 from quorate.node.client import BadRequest, Client, NotDone, NotWritten, OutcomeUnknown, Unreachable
-from quorate.node.config import Address, parse_address
+from quorate.node.config import Address
 from quorate.node.logs import WARNING
 from quorate.node.placement import place
 
@@ -102,8 +102,8 @@ class MetadataClient:
         self._producer_ids: Iterator[int] = iter(())
         self._taking_ids = asyncio.Lock()
         config = node.config
-        self._configured = {node.id: parse_address(config.listen), **config.peer_addresses()}
-        self._client = Client(config.cluster, self._configured)
+        self._configured = {node.id: config.own_address, **config.peer_addresses()}
+        self._client = Client(config.cluster, self._configured, tls=node.security.to_nodes)
 
     @property
     def image(self) -> Metadata:
@@ -120,9 +120,20 @@ class MetadataClient:
         return self.image.nodes.get(self._node.id) == self._me()
 
     def _me(self) -> NodeInfo:
-        node, address = self._node, self._node.config.client_address
+        address = self._node.config.client_address
+        # What `listen` says stands in the address alone, as it did before there were others.
+        listeners = {
+            name: (listener.advertised.host, listener.advertised.port)
+            for name, listener in self._node.config.listeners.items()
+        }
         return NodeInfo(
-            node.id, node.incarnation, address.host, address.port, node.disk, rack=node.config.rack
+            self._node.id,
+            self._node.incarnation,
+            address.host,
+            address.port,
+            self._node.disk,
+            rack=self._node.config.rack,
+            listeners=listeners,
         )
 
     async def run(self) -> None:
@@ -159,7 +170,7 @@ class MetadataClient:
     def know(self, nodes: Iterable[NodeInfo]) -> None:
         """Where other nodes are. What this node was told in its configuration goes before what they say."""
         for info in nodes:
-            address = self._configured.get(info.node) or Address(info.host, info.port)
+            address = self._configured.get(info.node) or Address(*info.for_nodes)
             self._client.know(info.node, address)
             if info.node != self._node.id:
                 self._node.know_peer(info.node, address)

@@ -16,7 +16,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -29,10 +28,11 @@ from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.querying import Consistency, query
 from quorate.machine.metadata import METADATA
-from quorate.node.config import Address, NodeConfig, parse_address
+from quorate.node.config import Address, NodeConfig
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
 from quorate.node.ensembles import Ensembles
+from quorate.node.entrance import Guests, made_entrances
 from quorate.node.farewell import hand_over
 from quorate.node.following import Following
 from quorate.node.http import watched_over_http
@@ -42,11 +42,10 @@ from quorate.node.metadata import MetadataClient
 from quorate.node.metrics import Metrics, TimedDisk
 from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
-from quorate.node.porch import MakeProtocol, Porch
-from quorate.node.ports import naming_the_holder
 from quorate.node.reports import Reports
 from quorate.node.requests import NatsStatus, Status
 from quorate.node.statuses import status_of
+from quorate.node.tls import Security
 from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -73,9 +72,6 @@ class NodeFailed(Exception):
     """The node had to stop: what it has not acknowledged is unknown."""
 
 
-Guests = Callable[["Node"], MakeProtocol]
-
-
 class Over(Protocol):
     """Told when a node's life ends."""
 
@@ -98,8 +94,10 @@ class Node:
         log: Sink | None = None,
         guests: Guests | None = None,
     ) -> None:
-        """`guests` serves the connections that do not carry letters; `log` hears what people should know."""
+        """`guests` serves the connections that do not carry letters; `log` hears what people should know. Raises
+        BadConfig for files of TLS."""
         self.config = config
+        self.security = Security(config.all_listeners())
         self.id = config.node
         self.incarnation = 0
         self.disk = 0
@@ -113,12 +111,18 @@ class Node:
         self._forgiven: set[str] = set()
         """Packages of others, whose tasks may fail."""
         self._guests = guests
-        self._waiting: set[asyncio.Transport] = set()
         self._watchers: list[Callable[[Partition], None]] = []
         self._told_when_over: list[Over] = []
         self._log = log if log is not None else to_stderr(config.log_format)
         self._rng = Random()
-        self._peers = Peers(config.cluster, config.node, config.peer_addresses(), rng=self._rng, log=self.log)
+        self._peers = Peers(
+            config.cluster,
+            config.node,
+            config.peer_addresses(),
+            rng=self._rng,
+            log=self.log,
+            tls=self.security.to_nodes,
+        )
         self._leaders = Leaders(self)
         self._ensembles = Ensembles(self)
         self.overseers = Overseers(self, self._rng)
@@ -197,15 +201,15 @@ class Node:
             raise NodeFailed(self._why_failed)
 
     async def _serve(self) -> None:
-        listen = parse_address(self.config.listen)
-        guests = self._guests(self) if self._guests is not None else None
-        porch = partial(Porch, self._waiting, letters=lambda: Door(self), guests=guests)
-        with naming_the_holder(listen):
-            server = await self._loop.create_server(porch, listen.host, listen.port)
+        entrances = made_entrances(self, self._guests)
         try:
-            self.log(f"listening on {listen}, {len(self.host.hosted)} replicas, {self.config.directory}")
+            for entrance in entrances:
+                await entrance.open()
+            places = ", ".join(str(entrance.address) for entrance in entrances)
+            self.log(f"listening on {places}, {len(self.host.hosted)} replicas, {self.config.directory}")
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(self._peers.run(), name="peers")]
+                running = [tasks.create_task(entrance.run()) for entrance in entrances]
+                running.append(tasks.create_task(self._peers.run(), name="peers"))
                 if self.config.voters:
                     running.append(tasks.create_task(self.metadata.run(), name="metadata"))
                     running.append(tasks.create_task(self._leaders.run(), name="leaders"))
@@ -215,11 +219,10 @@ class Node:
                 for task in running:
                     task.cancel()
         finally:
-            server.close()
+            for entrance in entrances:
+                entrance.close()
             for door in tuple(self.doors):
                 door.abort("this node stops") if self._why_failed else door.close("this node stops")
-            for transport in tuple(self._waiting):
-                transport.abort()
             for tell in self._told_when_over:
                 tell(failed=bool(self._why_failed))
             if self._timer is not None:

@@ -8,6 +8,7 @@ sent on it: a slow peer cannot exhaust this node's memory, and every protocol su
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
@@ -25,6 +26,7 @@ from quorate.node.codec import (
 from quorate.node.config import Address
 from quorate.node.letters import PREFACE, BadLetter, Letters
 from quorate.node.logs import WARNING, Say
+from quorate.node.tls import why_failed
 from quorate.storage.disk import Buffer
 
 OUTBOUND_BYTES_MAX = 64 << 20
@@ -76,8 +78,16 @@ class Peers:
     """All links of a node. `run` keeps them up; `send` never blocks and never fails."""
 
     def __init__(
-        self, cluster: str, node: int, addresses: dict[int, Address], *, rng: Random, log: Say
+        self,
+        cluster: str,
+        node: int,
+        addresses: dict[int, Address],
+        *,
+        rng: Random,
+        log: Say,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`tls`: how the others are spoken to, where it is with TLS."""
         self.sent_count = 0
         self.dropped_count = 0
         self._cluster = cluster
@@ -87,6 +97,7 @@ class Peers:
         self._keeping_up: dict[int, asyncio.Task[None]] = {}
         self._rng = rng
         self._log = log
+        self._tls = tls
         self._links: dict[int, Link] = {}
         self._unflushed: list[Link] = []
         self._encoded: Parcel | None = None
@@ -195,7 +206,7 @@ class Peers:
                 was_up = await self._hold(link, node, address)
                 why = link.closed_because
             except OSError as error:
-                why = error.strerror or str(error)
+                why = why_failed(error)
             finally:
                 self._links.pop(node, None)
                 link.abort("this node stops")
@@ -214,7 +225,7 @@ class Peers:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(GREETING_TIMEOUT_S):
-                await loop.create_connection(lambda: link, address.host, address.port)
+                await loop.create_connection(lambda: link, address.host, address.port, ssl=self._tls)
                 await link.greeted
         except TimeoutError:
             link.abort("no answer")

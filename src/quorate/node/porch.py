@@ -1,4 +1,7 @@
-"""The one port of a node: the first bytes of a connection say whether letters follow, or Kafka's protocol."""
+"""Where a connection is first heard: its first bytes say whether letters follow, or Kafka's protocol.
+
+A listener may take only one of them. Somebody who brings letters where only clients are served is told so;
+whoever is no node hears nothing where only nodes are."""
 
 from __future__ import annotations
 
@@ -6,22 +9,26 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from quorate.node.codec import GREETING_TIMEOUT_S
+from quorate.node.codec import GREETING_TIMEOUT_S, Refused, encode_greeting
 from quorate.node.letters import PREFACE
 
 MakeProtocol = Callable[[], asyncio.Protocol]
 
 WAITING_COUNT_MAX = 200
 """Connections that have not said anything yet."""
+NO_LETTERS = (
+    "this listener is for Kafka clients; nodes and their tools speak on the one named `nodes`: "
+    "see `quorate --help`, --access"
+)
 
 
 class Porch(asyncio.Protocol):
     """Until four bytes are there. Then the connection belongs to somebody else."""
 
     def __init__(
-        self, waiting: set[asyncio.Transport], *, letters: MakeProtocol, guests: MakeProtocol | None
+        self, waiting: set[asyncio.Transport], *, letters: MakeProtocol | None, guests: MakeProtocol | None
     ) -> None:
-        """`waiting` holds the connections of all porches of this node."""
+        """`waiting` holds the connections of all porches of this listener; None: such are not served here."""
         self._waiting = waiting
         self._letters = letters
         self._guests = guests
@@ -43,7 +50,11 @@ class Porch(asyncio.Protocol):
             return
         self._leave()
         if self._first.startswith(PREFACE):
-            self._hand_over(self._letters(), self._first[len(PREFACE) :])
+            if self._letters is not None:
+                self._hand_over(self._letters(), self._first[len(PREFACE) :])
+            else:
+                self._transport.write(encode_greeting(Refused(NO_LETTERS)))
+                self._transport.close()
         elif self._guests is not None:
             self._hand_over(self._guests(), self._first)
         else:

@@ -178,6 +178,8 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     """The same of the replicas that count now: where a majority of them is lost, what is wanted never comes."""
     stored: shards.Shards = {}
     """What whoever oversees a partition keeps of it."""
+    users: tuple[str, ...] = ()
+    """Who has a password here."""
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):

@@ -29,8 +29,8 @@ from quorate.node.address import BadConfig
 
 PREFIX = "QUORATE_"
 LEVELS = "__"
-NO_SETTINGS = frozenset({"QUORATE_CONFIG", "QUORATE_BOOTSTRAP"})
-"""Variables of ours that say something else: where the file is, and what commands connect to."""
+NO_SETTINGS = frozenset({"QUORATE_CONFIG", "QUORATE_BOOTSTRAP", "QUORATE_ACCESS", "QUORATE_PASSWORD"})
+"""Variables of ours that say something else: where the file is, what commands connect to, and as whom."""
 _OF_KUBERNETES = re.compile(
     r"QUORATE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP)(_\w+)?)"
 )

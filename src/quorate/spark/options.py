@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 from quorate.client.cluster import parse_bootstrap
 from quorate.client.records import COLUMN_NAMES
+from quorate.client.security import Security
 
 Positions = dict[str, dict[int, int]]
 """Topic → partition → offset."""
@@ -16,6 +17,17 @@ Positions = dict[str, dict[int, int]]
 EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
 HEADERS = "headers"
 TIMEOUT_S = 60.0
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SECURITY = {
+    "kafka.security.protocol": "",
+    "kafka.ssl.ca.location": "ca",
+    "kafka.ssl.certificate.location": "cert",
+    "kafka.ssl.key.location": "key",
+    "kafka.sasl.mechanism": "mechanism",
+    "kafka.sasl.username": "user",
+    "kafka.sasl.password": "password",
+}
+"""As librdkafka calls them: files in PEM format, which every executor finds under the same name."""
 NAMES = (
     "kafka.bootstrap.servers",
     "bootstrap",
@@ -31,6 +43,7 @@ NAMES = (
     "includeHeaders",
     "columns",
     "timeoutSeconds",
+    *SECURITY,
 )
 OF_A_TABLE = "provider"
 """What Spark's SQL adds to the options of a table; those of a view stay as they are."""
@@ -55,6 +68,7 @@ class Options:
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     timeout_s: float
+    security: Security | None = None
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -80,6 +94,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         fail_on_data_loss=_truth(options, "failOnDataLoss", usually=True),
         columns=_columns(options),
         timeout_s=_seconds(options, "timeoutSeconds", usually=TIMEOUT_S),
+        security=_security(options),
     )
 
 
@@ -183,6 +198,27 @@ def _truth(options: Mapping[str, str], name: str, *, usually: bool) -> bool:
     if text:
         raise WrongOption(f"option {name!r}: {options[name]!r} is neither true nor false")
     return usually
+
+
+def _security(options: Mapping[str, str]) -> Security | None:
+    protocol = options.get("kafka.security.protocol", "") or PROTOCOLS[0]
+    if protocol not in PROTOCOLS:
+        raise WrongOption(
+            f"option 'kafka.security.protocol': {protocol!r} is unknown; there is: {', '.join(PROTOCOLS)}"
+        )
+    given = {field: options[name] for name, field in SECURITY.items() if field and options.get(name)}
+    has_tls, has_password = protocol.endswith("SSL"), protocol.startswith("SASL")
+    for name, field in SECURITY.items():
+        if field in given and not (has_tls if name.startswith("kafka.ssl") else has_password):
+            raise WrongOption(
+                f"option {name!r} says nothing with 'kafka.security.protocol' {protocol}; change one"
+            )
+    if has_password and not given.keys() >= {"user", "password"}:
+        raise WrongOption(f"{protocol} needs the options 'kafka.sasl.username' and 'kafka.sasl.password'")
+    try:
+        return Security(tls=has_tls, **given) if has_tls or has_password else None
+    except ValueError as error:
+        raise WrongOption(f"options 'kafka.ssl.*' and 'kafka.sasl.*': {error}") from None
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -116,6 +116,12 @@ class RangePartition(InputPartition):
         return Range(*self.value)
 
 
+def connected(options: Options) -> Cluster:
+    return Cluster(
+        options.bootstrap, client_id=CLIENT_ID, timeout_s=options.timeout_s, security=options.security
+    )
+
+
 def read_range(options: Options, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """What a task does."""
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -123,7 +129,7 @@ def read_range(options: Options, schema: StructType, partition: InputPartition) 
     if not isinstance(partition, RangePartition):
         return  # Spark plans one task without a value when there is nothing to read.
     wanted = partition.wanted
-    with Cluster(options.bootstrap, client_id=CLIENT_ID, timeout_s=options.timeout_s) as cluster:
+    with connected(options) as cluster:
         cluster.expect(wanted.topic, bytes.fromhex(partition.topic_id))
         batches = batches_between(cluster, wanted, missing_is_error=options.fail_on_data_loss)
         yield from arrow_batches(batches, wanted, to_arrow_schema(schema, timezone="UTC"))
@@ -139,7 +145,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
-        with Cluster(options.bootstrap, client_id=CLIENT_ID, timeout_s=options.timeout_s) as cluster:
+        with connected(options) as cluster:
             ids = topic_ids(cluster, options.topics)
             starting = EARLIEST_NAME if options.starting is None else options.starting
             begin = resolve(cluster, options.topics, starting, "startingOffsets")
@@ -219,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def cluster(self) -> Cluster:
         if self._cluster is None:
             options = self.options
-            self._cluster = Cluster(options.bootstrap, client_id=CLIENT_ID, timeout_s=options.timeout_s)
+            self._cluster = connected(options)
         return self._cluster
 
     def _latest(self) -> Positions:

@@ -182,6 +182,12 @@ def _topic_id(cursor: Cursor) -> uuid.UUID | None:
     return uuid.UUID(bytes=number) if any(number) else None
 
 
+def _lifetime(time_ms: int) -> datetime.timedelta:
+    if not 0 <= time_ms <= YEAR_9999_MS:
+        raise BadMessage(f"{time_ms} is no time")
+    return datetime.timedelta(milliseconds=time_ms)
+
+
 def _moment(time_ms: int, *, nullable: bool) -> datetime.datetime | None:
     if time_ms == -1 and nullable:
         return None
@@ -199,6 +205,7 @@ _NUMBERS: dict[str, Read] = {
     "int64": Cursor.i64,
     "error_code": _error_code,
     "timedelta_i32": lambda cursor: datetime.timedelta(milliseconds=cursor.i32()),
+    "timedelta_i64": lambda cursor: _lifetime(cursor.i64()),
     "uuid": _topic_id,
 }
 

@@ -16,7 +16,9 @@ from quorate.bench.cluster_processes import free_ports
 from quorate.core.raft import Tuning
 from quorate.kafka import guests
 from quorate.node import Node, NodeConfig
+from quorate.node.config import check_config
 from quorate.node.directory import format_directory
+from quorate.node.listeners import ListenerConfig
 from quorate.wire import fetch
 from quorate.wire.entities import make
 from quorate.wire.fetch import FetchedPartition, FetchRequest, WantedPartition, WantedTopic
@@ -160,8 +162,16 @@ def produce_values(topic: str, batch: bytes | None, partition: int = 0, acks: in
     }
 
 
-def serve(directory: Path, test: Callable[[Served], Coroutine[Any, Any, None]], **settings: Any) -> None:
-    """Run a test against a node that is ready; the node must end well."""
+def serve(
+    directory: Path,
+    test: Callable[[Served], Coroutine[Any, Any, None]],
+    listeners: Callable[[int], dict[str, ListenerConfig]] | None = None,
+    **settings: Any,
+) -> None:
+    """Run a test against a node that is ready; the node must end well.
+
+    `listeners`: those that it has, by the port that the test connects to.
+    """
 
     async def main() -> None:
         (port,) = free_ports(1)
@@ -169,11 +179,13 @@ def serve(directory: Path, test: Callable[[Served], Coroutine[Any, Any, None]], 
             cluster="test",
             node=1,
             directory=str(directory / "n1"),
-            listen=f"127.0.0.1:{port}",
+            listen="" if listeners else f"127.0.0.1:{port}",
+            listeners=listeners(port) if listeners else {},
             voters=(1,),
             raft=QUICK,
             **settings,
         )
+        check_config(config)
         format_directory(config, replaces=False, rng=Random())
         said: list[str] = []
         node = Node(config, log=lambda event: said.append(str(event)), guests=guests)

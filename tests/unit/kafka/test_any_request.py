@@ -75,7 +75,11 @@ class Maker:
             "uuid": lambda: rng.choice((None, uuid.UUID(int=5), *self.ids)),
             "timedelta_i32": lambda: timedelta(milliseconds=rng.choice((0, 1, 50, -1))),
             "records": self.batch,
+            "bytes": self.token,
         }[name]()
+
+    def token(self) -> bytes:
+        return self.rng.choice((b"", b"n,,n=a,r=b", b"\0a\0b", bytes(100)))
 
     def batch(self) -> bytes:
         """Whole and with the right checksum, but perhaps with something else wrong."""

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from quorate.client.records import COLUMN_NAMES
+from quorate.client.security import Security
 from quorate.spark.options import WrongOption, parse_options
 
 LEAST = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "events"}
+PASSWORD = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.username": "ann",
+    "kafka.sasl.password": "correct horse",
+}
 
 
 def test_the_least_that_is_needed() -> None:
@@ -43,6 +49,19 @@ def test_columns_are_kept_in_the_order_asked_for() -> None:
     assert parse_options(LEAST | {"includeHeaders": "true"}).columns == COLUMN_NAMES
 
 
+def test_security_is_as_librdkafka_calls_it() -> None:
+    assert parse_options(LEAST).security is None
+    assert parse_options(LEAST | PASSWORD | {"kafka.ssl.ca.location": "ca.pem"}).security == Security(
+        tls=True, ca="ca.pem", user="ann", password="correct horse"
+    )
+    plain = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
+    assert parse_options(LEAST | PASSWORD | plain).security == Security(
+        user="ann", password="correct horse", mechanism="PLAIN"
+    )
+    assert parse_options(LEAST | {"kafka.security.protocol": "SSL"}).security == Security(tls=True)
+    assert "horse" not in repr(parse_options(LEAST | PASSWORD))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -52,7 +71,16 @@ def test_columns_are_kept_in_the_order_asked_for() -> None:
         ({"subscribe": ""}, "'subscribe' is missing"),
         ({"subscribe": ","}, "names no topic"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"kafka.security.protocol": "SSL"}, "no option 'kafka.security.protocol'"),
+        ({"kafka.security.protocl": "SSL"}, "did you mean 'kafka.security.protocol'"),
+        ({"kafka.security.protocol": "TLS"}, "'TLS' is unknown; there is: PLAINTEXT, SSL,"),
+        (
+            {"kafka.sasl.username": "ann"},
+            "'kafka.sasl.username' says nothing with 'kafka.security.protocol' PLAINTEXT",
+        ),
+        ({"kafka.ssl.ca.location": "x"}, "'kafka.ssl.ca.location' says nothing with"),
+        (PASSWORD | {"kafka.sasl.password": ""}, "SASL_SSL needs the options 'kafka.sasl.username'"),
+        (PASSWORD | {"kafka.sasl.mechanism": "GSSAPI"}, "mechanism 'GSSAPI' is unknown"),
+        (PASSWORD | {"kafka.ssl.key.location": "k"}, "a certificate and its key belong together"),
         ({"startingOffsets": "first"}, "'first' is not earliest, latest, or offsets"),
         ({"startingOffsets": '{"events": 5}'}, "is not earliest"),
         ({"startingOffsets": '{"events": {"0": -3}}'}, "is not earliest"),

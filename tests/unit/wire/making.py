@@ -27,7 +27,9 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "datetime_i64": st.integers(0, 2**41).map(
         lambda ms: datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=ms)
     ),
+    "timedelta_i64": st.integers(0, 2**41).map(lambda ms: datetime.timedelta(milliseconds=ms)),
     "string": TEXT,
+    "bytes": st.binary(max_size=40),
     "records": st.binary(max_size=40),
     "uuid": st.uuids(),
 }
