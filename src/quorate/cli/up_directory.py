@@ -177,8 +177,8 @@ def _what_to_do(directory: Path, cluster: LocalCluster, node: int) -> str:
     remove = f"remove what is left of {place}, and " if place.exists() else ""
     return (
         f"put it back, or, if it is lost, {remove}make it anew with `quorate format {quote(str(place))} "
-        f"--node {node} {listen}--voters {voters} --cluster {cluster.cluster} --replaces`; `quorate up` starts it, and "
-        f"`quorate cluster replace {node} -b {others}` lets it count again"
+        f"--node {node} {listen}--voters {voters} --cluster {cluster.cluster} --replaces`; `quorate up` starts it, "
+        f"and `quorate cluster replace {node} -b {others}` lets it count again"
     )
 
 
