@@ -227,11 +227,12 @@ class Overseers:
     def _make(self, topic: Topic, number: int) -> Any:
         ensemble = tuple(sorted(topic.ensembles[number]))
         if topic.replication == "isr":
-            birth = isr.Birth(ensemble, min_isr(topic, number))
+            birth = isr.Birth(ensemble, min_isr(topic, number), leader=topic.ensembles[number][0])
             return isr.Controller(isr.ControllerTuning(watch_s=WATCH_S), self._rng, birth=birth)
         newborn = coordinated.Shard(0, coordinated.Status.ELECTION, ensemble)
         tuning = coordinated.OperatorTuning(watch_s=WATCH_S)
-        return coordinated.Operator(tuning, self._rng, birth=newborn)
+        prefers = tuple(member.node for member in topic.ensembles[number])
+        return coordinated.Operator(tuning, self._rng, birth=newborn, prefers=prefers)
 
     def _let_all_go(self) -> None:
         for overseen in tuple(self._overseen.values()):
