@@ -112,7 +112,8 @@ def _from_pair(path: Place, text: str, where: str, kind: type[msgspec.Struct]) -
 def _spread(value: Any, wanted: Any, path: Place, where: str, top: Any) -> Iterator[Given]:
     """Everything below a table, each by itself: some may be said elsewhere, too."""
     wanted = _without_none(wanted)
-    if not isinstance(value, dict) or not (_is_struct(wanted) or get_origin(wanted) is dict):
+    is_table = isinstance(value, dict) and (_is_struct(wanted) or get_origin(wanted) is dict)
+    if not is_table or (path and not value):
         yield Given(path, value, where, is_text=False)
         return
     for key, below in value.items():
