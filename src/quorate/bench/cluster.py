@@ -40,7 +40,7 @@ def run(
     figures: list[Figure] = []
     claims: list[Claim] = []
     notes = [
-        f"{NODES} node processes with a metadata group, settings by default, and the client, on this machine's cores",
+        f"{NODES} node processes with a metadata group, settings by default, and the client, on these cores",
         "the client speaks Kafka's protocol to the leader (acks=all), with one prebuilt request",
     ]
     with machine.scratch(directory) as place:
