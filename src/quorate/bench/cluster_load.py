@@ -1,4 +1,4 @@
-"""A client's work on a cluster: how fast, and what was acknowledged; and whether all of it is still there."""
+"""A client's work on a cluster: what was acknowledged, and whether all of it is still there."""
 
 from __future__ import annotations
 
@@ -16,41 +16,6 @@ from quorate.core.entry import Kind, Partition
 from quorate.node.client import Client, NotWritten, OutcomeUnknown
 
 FETCH_BYTES = 4 << 20
-
-
-async def latencies(client: Client, partition: Partition, payload: bytes, *, seconds: float) -> list[float]:
-    """Seconds from proposing to hearing that it is settled, one at a time, in ascending order."""
-    found = []
-    now = perf_counter()
-    end = now + seconds
-    while now < end:
-        began = now
-        await client.propose(partition, (payload,))
-        now = perf_counter()
-        found.append(now - began)
-    return sorted(found)
-
-
-async def throughput(
-    client: Client, partitions: Sequence[Partition], payload: bytes, *, in_flight: int, seconds: float
-) -> float:
-    """Entries settled per second, with so many proposals under way, over the partitions in turn."""
-    settled_count = 0
-    began = perf_counter()
-    end = began + seconds
-
-    async def propose(first: int) -> None:
-        nonlocal settled_count
-        number = first
-        while perf_counter() < end:
-            await client.propose(partitions[number % len(partitions)], (payload,))
-            settled_count += 1
-            number += in_flight
-
-    async with asyncio.TaskGroup() as tasks:
-        for first in range(in_flight):
-            tasks.create_task(propose(first))
-    return settled_count / (perf_counter() - began)
 
 
 class Findings(msgspec.Struct, frozen=True):
