@@ -178,6 +178,6 @@ async def until_refused_no_more(order: Callable[[], object]) -> None:
             try:
                 await order()  # type: ignore[misc]
             except Refused:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.05)
             else:
                 return

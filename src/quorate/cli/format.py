@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_urlsafe
@@ -82,8 +82,6 @@ def format_(
     The voters are named when a cluster is born; they agree on everything that all nodes must know. A node that
     comes later is told the same ones.
     """
-    from quorate.node.listeners import is_loopback
-
     if config is not None:
         if any(each is not None for each in (directory, node, voters, listen, cluster)):
             raise WrongUsage("--config says all of it; leave out everything else but --replaces")
@@ -114,23 +112,27 @@ def format_(
         )
     name = cluster if cluster is not None else new_cluster_id()
     make(directory, cluster=name, node=node, voters=addresses, listen=place, replaces=replaces)
+    others = [other for other in addresses if other != node] if cluster is None else []
+    like_this = f"--voters {voters} --cluster {name}"
+    _tell(f"{directory} is ready: node {node} of cluster [bold]{name}[/bold]", others, like_this, place)
+    say.console().print(f"Run it:\n  quorate node {quote(str(directory))}", soft_wrap=True)
+
+
+def _tell(ready: str, others: Sequence[int], like_this: str, place: Address) -> None:
+    from quorate.node.listeners import is_loopback
+
     out = say.console()
-    out.print(f"{directory} is ready: node {node} of cluster [bold]{name}[/bold]", soft_wrap=True)
-    others = [other for other in addresses if other != node]
-    if cluster is None and others:
+    out.print(ready, soft_wrap=True)
+    if others:
         out.print("The others, each where it will run:")
-        for other in others:
-            out.print(
-                f"  quorate format DIR --node {other} --voters {voters} --cluster {name}", soft_wrap=True
-            )
+    for other in others:
+        out.print(f"  quorate format DIR --node {other} {like_this}", soft_wrap=True)
     if not is_loopback(place.host):
         out.print(
             "Other machines reach it there. Before it runs, give it TLS and passwords (docs/SECURITY.md), or say "
             "--insecure to `quorate node`.",
             soft_wrap=True,
         )
-    out.print("Run it:")
-    out.print(f"  quorate node {quote(str(directory))}", soft_wrap=True)
 
 
 def _make_as_told(config: NodeConfig, *, replaces: bool) -> None:

@@ -36,6 +36,8 @@ CLUSTER_FILE = "cluster.json"
 LOCK_FILE = "lock"
 OUTPUT_FILE = "node.log"
 PORT_MAX = 65535
+VOTERS_COUNTS = (5, 3)
+"""One more than these makes every change of metadata slower, and no cluster safer."""
 HTTP_ABOVE = 100
 """How far a node's HTTP port lies above the one that it listens on."""
 _CLUSTER_BYTES_MAX = 65536
@@ -50,6 +52,11 @@ class LocalCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def addresses(self) -> dict[int, Address]:
         return {node: Address(HOST, self.port + node - 1) for node in range(1, self.nodes + 1)}
+
+    def voters(self) -> dict[int, Address]:
+        """Who votes in the metadata group: five, or three where there are fewer. The rest follow."""
+        count = next((each for each in VOTERS_COUNTS if each <= self.nodes), self.nodes)
+        return dict(list(self.addresses().items())[:count])
 
     def bootstrap(self) -> str:
         return ",".join(map(str, self.addresses().values()))
@@ -161,16 +168,17 @@ def why_not_there(directory: Path, cluster: LocalCluster, node: int) -> str:
 
 def _what_to_do(directory: Path, cluster: LocalCluster, node: int) -> str:
     gone = [each for each in cluster.addresses() if not _is_made(node_directory(directory, each))]
-    if len(gone) > (cluster.nodes - 1) // 2:
+    if len(cluster.voters().keys() & set(gone)) > (len(cluster.voters()) - 1) // 2:
         return "put it back, or, with another --dir, begin a new cluster: without it there is no majority"
     place = node_directory(directory, node)
-    voters = ",".join(f"{each}={address}" for each, address in cluster.addresses().items())
+    voters = ",".join(f"{each}={address}" for each, address in cluster.voters().items())
+    listen = "" if node in cluster.voters() else f"--listen {cluster.addresses()[node]} "
     others = ",".join(str(address) for each, address in cluster.addresses().items() if each not in gone)
     remove = f"remove what is left of {place}, and " if place.exists() else ""
     return (
         f"put it back, or, if it is lost, {remove}make it anew with `quorate format {quote(str(place))} "
-        f"--node {node} --voters {voters} --cluster {cluster.cluster} --replaces`; `quorate up` starts it, and "
-        f"`quorate cluster replace {node} -b {others}` lets it count again"
+        f"--node {node} {listen}--voters {voters} --cluster {cluster.cluster} --replaces`; `quorate up` starts it, "
+        f"and `quorate cluster replace {node} -b {others}` lets it count again"
     )
 
 
@@ -189,7 +197,7 @@ def make_all(directory: Path, cluster: LocalCluster) -> None:
     addresses = cluster.addresses()
     for node in addresses:
         place = node_directory(directory, node)
-        make(place, cluster=cluster.cluster, node=node, voters=addresses, listen=addresses[node])
+        make(place, cluster=cluster.cluster, node=node, voters=cluster.voters(), listen=addresses[node])
     write_durably(directory / CLUSTER_FILE, msgspec.json.encode(cluster))
 
 

@@ -13,6 +13,16 @@ import msgspec
 from quorate import batch
 from quorate.core.entry import TOPIC_ID_BYTES, Header, Kind, Member, Partition, partition_of
 from quorate.machine import shards
+from quorate.machine.cluster import (
+    COMMAND_LEVELS,
+    FIRST_LEVEL,
+    AlterCluster,
+    Cluster,
+    RaiseLevel,
+    SetHome,
+    change_cluster,
+    home_number,
+)
 from quorate.machine.users import PutUser, RemoveUser, User, Users, change_users
 
 METADATA_TOPIC = bytes(15) + b"\1"
@@ -54,6 +64,8 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     """What it may lose at once with others: copies are put into different ones. Empty: not known."""
     listeners: dict[str, tuple[str, int]] = {}
     """Where it is found on each of its listeners; none: it has one, named `client`, at the address above."""
+    knows: int = FIRST_LEVEL
+    """The newest feature level that its code knows."""
 
     def on_listener(self, name: str) -> tuple[str, int] | None:
         """Where somebody is sent who asked on a listener of that name; None: this node has none."""
@@ -203,7 +215,17 @@ Command = (
     | shards.WriteShard
     | PutUser
     | RemoveUser
+    | AlterCluster
+    | RaiseLevel
+    | SetHome
 )
+
+
+def level_of(command: Command) -> int:
+    """What everybody must know before this may be proposed."""
+    if isinstance(command, CreateTopic) and (command.topic.replication != "raft" or command.topic.is_tables):
+        return 2
+    return COMMAND_LEVELS.get(str(command.__struct_config__.tag), FIRST_LEVEL)
 
 
 class _State(msgspec.Struct):
@@ -223,6 +245,7 @@ class _State(msgspec.Struct):
     shards: shards.Shards = {}
     """What operators keep, by partition."""
     users: Users = msgspec.field(default_factory=Users)
+    cluster: Cluster = msgspec.field(default_factory=Cluster)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -318,6 +341,19 @@ class Metadata:
         """What nobody outside knows; empty as long as there never was a user."""
         return self._state.users.secret
 
+    @property
+    def cluster(self) -> Cluster:
+        return self._state.cluster
+
+    def life_of(self, node: int) -> int:
+        """A registered node's registration epoch: where in the log its directory was first registered."""
+        return self._state.lives.get(node, 0)
+
+    def home_of(self, kind: str, name: str) -> Partition | None:
+        """Where a group or a transaction of that name lives; None: its kind has no home yet."""
+        topic = self.by_id.get(self._state.cluster.homes.get(kind, b""))
+        return partition_of(topic.id, home_number(name, len(topic.ensembles))) if topic is not None else None
+
     def partitions_count(self) -> int:
         return sum(len(topic.ensembles) for topic in self._state.topics.values())
 
@@ -368,6 +404,10 @@ class Metadata:
             return self._add_partitions(command)
         if isinstance(command, PutUser | RemoveUser):
             return change_users(self._state.users, command, offset)
+        if isinstance(command, AlterCluster | RaiseLevel | SetHome):
+            known = min((info.knows for info in self._state.nodes.values()), default=FIRST_LEVEL)
+            topics = {topic.id for topic in self._state.topics.values() if not topic.is_tables}
+            return change_cluster(self._state.cluster, command, known=known, topics=topics)
         state = self._state
         state.producer_ids[command.node] = (offset, state.next_producer_id)
         state.next_producer_id += PRODUCER_IDS_BLOCK
@@ -379,6 +419,10 @@ class Metadata:
         if known is not None and known.is_another_disk(incarnation=info.incarnation, disk=info.disk):
             return False
         if self.is_replaced(info.node, incarnation=info.incarnation):
+            return False
+        if state.version == -1:  # Of a new cluster: the others were installed with the first.
+            state.cluster.level = max(info.knows, FIRST_LEVEL)
+        if info.knows < state.cluster.level:
             return False
         if known is None or known.incarnation != info.incarnation:
             state.lives[info.node] = offset
@@ -401,6 +445,9 @@ class Metadata:
         state.lives.pop(node, None)
         state.producer_ids.pop(node, None)
         return True
+
+    def _is_home(self, topic_id: bytes) -> bool:
+        return topic_id in self._state.cluster.homes.values()
 
     def _create(self, topic: Topic) -> bool:
         state = self._state
@@ -433,7 +480,7 @@ class Metadata:
         topic = self.by_id.get(command.id)
         if topic is None or topic.is_tables or len(topic.ensembles) != command.first:
             return False
-        if not self._can_hold(command.ensembles):
+        if self._is_home(topic.id) or not self._can_hold(command.ensembles):
             return False
         self._put(msgspec.structs.replace(topic, ensembles=(*topic.ensembles, *command.ensembles)))
         return True
@@ -475,10 +522,11 @@ class Metadata:
         self._state.topics[topic.name] = self.by_id[topic.id] = topic
 
     def _delete(self, topic_id: bytes) -> bool:
-        topic = self.by_id.pop(topic_id, None)
-        if topic is None:
+        topic = self.by_id.get(topic_id)
+        if topic is None or self._is_home(topic_id):
             return False
         state = self._state
+        del self.by_id[topic_id]
         del state.topics[topic.name]
         for partition in topic.partitions():
             state.shards.pop(partition, None)

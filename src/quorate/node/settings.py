@@ -111,11 +111,10 @@ def _from_pair(path: Place, text: str, where: str, kind: type[msgspec.Struct]) -
 
 def _spread(value: Any, wanted: Any, path: Place, where: str, top: Any) -> Iterator[Given]:
     """Everything below a table, each by itself: some may be said elsewhere, too."""
-    wanted = _without_none(wanted)
-    is_table = isinstance(value, dict) and (_is_struct(wanted) or get_origin(wanted) is dict)
-    if not is_table or (path and not value):
+    if not isinstance(value, dict) or not _is_table(wanted) or (path and not value):
         yield Given(path, value, where, is_text=False)
         return
+    wanted = _without_none(wanted)
     for key, below in value.items():
         name = str(key)
         yield from _spread(below, _type_of(wanted, name, path, where, top), (*path, name), where, top)
@@ -157,7 +156,9 @@ def settle(kind: type[msgspec.Struct], given: Iterable[Given], *, file: str = ""
     tree: dict[str, Any] = {}
     origins: dict[Place, str] = {}
     for one in given:
-        value = _converted(one, _type_at(kind, one.path, one.where))
+        wanted = _type_at(kind, one.path, one.where)
+        # What an empty table lacks may be said elsewhere.
+        value = {} if one.value == {} and _is_table(wanted) else _converted(one, wanted)
         at = tree
         for part in one.path[:-1]:
             if not isinstance(at.get(part), dict):
@@ -279,6 +280,11 @@ def _all_paths(wanted: Any, path: Place) -> Iterator[Place]:
 
 def _is_struct(wanted: Any) -> bool:
     return isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)
+
+
+def _is_table(wanted: Any) -> bool:
+    wanted = _without_none(wanted)
+    return _is_struct(wanted) or get_origin(wanted) is dict
 
 
 def _is_plain(wanted: Any) -> bool:

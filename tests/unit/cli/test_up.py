@@ -16,11 +16,11 @@ from quorate.bench.cluster_processes import free_ports
 from quorate.cli import up_directory, up_supervisor
 from quorate.cli.entry import run
 from quorate.cli.up import command_again
-from quorate.cli.up_directory import CLUSTER_FILE, LocalCluster, found, make_all, planned
+from quorate.cli.up_directory import CLUSTER_FILE, LocalCluster, found, free_row, make_all, planned
 from quorate.cli.up_supervisor import State, Supervisor, Watched
 from quorate.cli.wrong import WrongUsage
 from quorate.node.child import NodeChild, how_it_ended
-from quorate.node.config import Address
+from quorate.node.config import Address, load_config
 from quorate.node.requests import Status
 from tests.cluster.support import until
 
@@ -43,14 +43,26 @@ def made(directory: Path, *, nodes: int, port: int) -> LocalCluster:
     return cluster
 
 
+@pytest.mark.parametrize(
+    ("nodes", "voters"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 3]), (9, [1, 2, 3, 4, 5])]
+)
+def test_three_or_five_nodes_vote_and_the_rest_follow(tmp_path: Path, nodes: int, voters: list[int]) -> None:
+    made(tmp_path, nodes=nodes, port=19092)
+    configs = [load_config(tmp_path / f"n{node}" / "config.json") for node in range(1, nodes + 1)]
+    assert all(list(config.voters) == voters for config in configs)
+    assert [config.listen for config in configs] == [f"127.0.0.1:{19092 + each}" for each in range(nodes)]
+
+
 def test_a_taken_port_is_named_with_its_process_and_nothing_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    first = free_row(2)
+    port = first + 1
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
         taken.listen(1)
-        port = taken.getsockname()[1]
-        said = refused(capsys, "--dir", str(tmp_path / "d"), "--port", str(port - 1), "--nodes", "2")
+        said = refused(capsys, "--dir", str(tmp_path / "d"), "--port", str(first), "--nodes", "2")
     assert f"port {port} is taken" in said
     assert "choose another --port" in said
     if Path("/proc/net/tcp").exists():

@@ -1,0 +1,97 @@
+"""What holds for the whole cluster: its feature level, its settings, and where groups and transactions live.
+
+A node's code knows all that is written up to some feature level, and the node registers with it. What is written
+goes by the cluster's level, which everybody knows: a command that came later is not proposed before somebody has
+raised it, and it is raised only where every registered node knows the new one. It never falls, and a node whose
+code is older is not registered any more: it would take for nothing what the others act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from zlib import crc32
+
+import msgspec
+
+FIRST_LEVEL = 1
+LEVELS: dict[int, str] = {
+    FIRST_LEVEL: "nodes, topics of raft, producer ids, changes of who copies what",
+    2: (
+        "topics of coordinated, isr and confirm, tables, altered topics, added partitions, users, settings of the "
+        "cluster, homes"
+    ),
+}
+KNOWN_LEVEL = max(LEVELS)
+"""What this code knows."""
+
+COMMAND_LEVELS: dict[str, int] = {
+    "alter topic": 2,
+    "add partitions": 2,
+    "write shard": 2,
+    "put user": 2,
+    "remove user": 2,
+    "alter cluster": 2,
+    "set home": 2,
+}
+"""The level that a command came with, by its tag; those that are not here were there from the start."""
+
+SETTINGS_COUNT_MAX = 1000
+
+HOME_KINDS = ("groups", "transactions")
+"""Of whom a topic of the cluster's own keeps what must not be forgotten."""
+
+
+class AlterCluster(msgspec.Struct, frozen=True, tag="alter cluster"):
+    """Let these settings of the cluster be what is said; None: as if nobody had given it."""
+
+    settings: dict[str, str | None]
+
+
+class RaiseLevel(msgspec.Struct, frozen=True, tag="raise level"):
+    """Let everybody go by that feature level; done if it is higher, and every registered node knows it."""
+
+    level: int
+
+
+class SetHome(msgspec.Struct, frozen=True, tag="set home"):
+    """Let a topic be where groups, or transactions, live; done if they have no home yet.
+
+    It is neither deleted nor given more partitions from then on: by their count it is known who lives where.
+    """
+
+    kind: str
+    id: bytes
+
+
+class Cluster(msgspec.Struct):
+    level: int = FIRST_LEVEL
+    config: dict[str, str] = {}
+    homes: dict[str, bytes] = {}
+    """Of groups and of transactions: the topic's id."""
+
+
+def change_cluster(
+    cluster: Cluster, command: AlterCluster | RaiseLevel | SetHome, *, known: int, topics: Collection[bytes]
+) -> bool:
+    """Whether it changed anything. `known` is the newest level of all nodes, `topics` those that can be a home."""
+    if isinstance(command, RaiseLevel):
+        if not cluster.level < command.level <= known:
+            return False
+        cluster.level = command.level
+        return True
+    if isinstance(command, SetHome):
+        if command.kind not in HOME_KINDS or command.kind in cluster.homes or command.id not in topics:
+            return False
+        cluster.homes[command.kind] = command.id
+        return True
+    merged = {**cluster.config, **command.settings}
+    config = {name: value for name, value in merged.items() if value is not None}
+    if config == cluster.config or len(config) > SETTINGS_COUNT_MAX:
+        return False
+    cluster.config = config
+    return True
+
+
+def home_number(name: str, partitions_count: int) -> int:
+    """Which partition of its home a group or a transaction lives in."""
+    return crc32(name.encode()) % partitions_count
