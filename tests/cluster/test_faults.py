@@ -28,6 +28,8 @@ UNDER_WAY_MAX = 100
 MORE_COUNT = 300
 """Acknowledged between two faults, and after the last."""
 DELIVERY_MS = 60_000
+REQUEST_MS = 3_000
+"""A client waits so long for a node that says nothing: by default ten times as long, here not to wait in vain."""
 
 
 class Writer:
@@ -44,6 +46,9 @@ class Writer:
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "message.timeout.ms": DELIVERY_MS,
+                "request.timeout.ms": REQUEST_MS,
+                "socket.timeout.ms": REQUEST_MS + 1_000,
+                "topic.metadata.refresh.interval.ms": 1_000,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
             }
