@@ -44,9 +44,12 @@ class Leaders:
         """(node or 0, epoch)"""
         hosted = self._node.host.hosted.get(partition)
         epoch, node = self._heard.get(partition, (0, 0))
-        if hosted is not None and (_knows_best(hosted) or hosted.replica.epoch >= epoch):
-            return hosted.replica.leader, hosted.replica.epoch
-        return node, epoch  # Also where a replica is held that no leader speaks to yet.
+        if hosted is None:
+            return node, epoch
+        own = hosted.replica.epoch, hosted.replica.leader
+        # A replica that is no voter, or is overseen, may be one that no leader speaks to yet, or no more.
+        epoch, node = own if _knows_best(hosted) else max(own, (epoch, node))
+        return node, epoch
 
     def heard(self, sender: int, message: Leads) -> None:
         if not self._node.config.voters:
@@ -117,5 +120,5 @@ class Leaders:
 
 
 def _knows_best(hosted: Hosted) -> bool:
-    """Whoever votes does; one that is overseen may not have been told yet that it counts, or what has changed."""
+    """Whoever votes does."""
     return hosted.replica.is_voter and hosted.record.protocol not in OVERSEEN

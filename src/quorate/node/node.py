@@ -502,6 +502,11 @@ class Node:
         since = time.monotonic() - self.config.detector.suspect_s
         return (self.id, *(door.peer for door in self.doors if door.peer and door.heard_at >= since))
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether there are other nodes, and none of them was heard lately."""
+        return len(self.heard) == 1 and len(self.metadata.image.nodes) > 1
+
     def know_peer(self, node: int, address: Address) -> None:
         self._peers.know(node, address)
 
