@@ -291,7 +291,8 @@ class Host:
         self._now = now
 
         def snapshot_too(spans: list[Span]) -> None:
-            self._snapshots.check(self.hosted[partition])
+            if partition in self.hosted:  # It may have gone meanwhile.
+                self._snapshots.check(self.hosted[partition])
             done(spans)
 
         self.store.check(partition, snapshot_too)

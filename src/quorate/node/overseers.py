@@ -96,6 +96,9 @@ class Overseers:
         for overseen in self._overseen.values():
             self._put(overseen, events.Suspected(peer))
 
+    def oversees(self, partition: Partition) -> bool:
+        return partition in self._overseen
+
     def command(self, partition: Partition, make: Callable[[int], Any], answer: Answer) -> bool:
         """Order something; False where it is not overseen here."""
         overseen = self._overseen.get(partition)
