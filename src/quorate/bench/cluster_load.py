@@ -49,7 +49,7 @@ class Ledger:
         self.unknown: dict[Partition, set[int]] = {partition: set() for partition in partitions}
         self.longest_gap_s = 0.0
         """The longest time in which nothing at all was acknowledged."""
-        self._client = client
+        self.client = client
         self._partitions = partitions
         self._rng = Random(seed)
         self._value_bytes = value_bytes
@@ -82,7 +82,7 @@ class Ledger:
             payload = batch.encode_records([(None, self._rng.randbytes(self._value_bytes))])
             checksum = batch.parse_batch_header(payload).crc
             try:
-                settled = await self._client.propose(partition, (payload,), timeout_s=5.0)
+                settled = await self.client.propose(partition, (payload,), timeout_s=5.0)
             except OutcomeUnknown:
                 unknown.add(checksum)
                 continue
@@ -125,7 +125,7 @@ class Ledger:
         found: dict[int, int] = {}
         offset = self._after.get(partition, -1) + 1
         while True:
-            frames, commit = await self._client.fetch(node, partition, offset, FETCH_BYTES)
+            frames, commit = await self.client.fetch(node, partition, offset, FETCH_BYTES)
             for frame in frames:
                 assert frame.header.offset == offset, "entries are contiguous"
                 assert frame.partition == partition

@@ -169,7 +169,12 @@ class Node:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         identity = read_identity(self.config)
         self.incarnation, self.disk = identity.incarnation, identity.disk
-        self._peers.introduce(incarnation=self.incarnation, disk=self.disk, refused=self.unwanted.refused)
+        self._peers.introduce(
+            incarnation=self.incarnation,
+            disk=self.disk,
+            refused=self.unwanted.refused,
+            nobody_there=self._ended,
+        )
         with RealDisk(store_directory(self.config), self._deliver, self._watch) as disk:
             disk.lock_now()
             self.host = Host(
@@ -562,6 +567,13 @@ class Node:
 
     def _suspected(self, peer: int) -> None:
         self.overseers.suspect(peer)
+
+    def _ended(self, peer: int) -> None:
+        """Nobody listens where it should: its replicas here need not wait until it has been silent for long."""
+        if not self._over:
+            self.begin_turn()
+            self.host.suspect(peer, ended=True)
+            self.end_turn()
 
     def _led(self, hosted: Hosted) -> None:
         if self.config.voters:

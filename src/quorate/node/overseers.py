@@ -261,6 +261,9 @@ class Overseers:
             stored = self._stored(overseen)
             version, shard = (stored.version, stored.shard) if stored is not None else (0, None)
             self._put(overseen, ShardRead(request.token, version, shard))
+            leader = self._should_lead(overseen)
+            if leader in self._node.links.ended:  # That was said before anybody here oversaw it, perhaps.
+                self._put(overseen, events.Suspected(leader, ended=True))
 
         self._node.read(METADATA, ReadLevel.LINEARIZABLE, answered)
 

@@ -113,6 +113,10 @@ class Fetcher:
         self._beats = 0
         self.appended(now)
 
+    def ended(self) -> None:
+        """As if it had been behind for ever; it is not, once it has asked for more and has it."""
+        self.behind_since = float("-inf")
+
     def lags(self, now: float, lag_s: float) -> bool:
         return self.behind_since is not None and now - self.behind_since >= lag_s
 

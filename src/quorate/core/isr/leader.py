@@ -335,6 +335,14 @@ class Leader(Leading, Role):
             follower.suspected(self.replica.now)
             self.wake()
 
+    def ended(self, node: int) -> None:
+        """Nobody needs to wait until it lags: nothing more of what it was sent is flushed there."""
+        self.suspected(node)
+        follower = self.followers.get(node)
+        if follower is not None:
+            follower.ended()
+            self._judge()
+
     # --- time ---
 
     def woke(self) -> None:
