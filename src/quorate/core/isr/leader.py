@@ -356,9 +356,7 @@ class Leader(Leading, Role):
         self.reading.give_up(replica.config.tuning.read_wait_s)
         for follower in self.followers.values():
             # Whoever rests does not ask again by itself: what was said to it may be lost.
-            if self._is_to_be_woken(follower) and follower.is_due():
-                self._answer(follower)
-            elif self._is_to_be_told(follower):
+            if (self._is_to_be_woken(follower) and follower.is_due()) or self._is_to_be_told(follower):
                 self._answer(follower)
         if self._is_waiting_for_something():
             self.deadline = replica.now + replica.config.tuning.heartbeat_s
