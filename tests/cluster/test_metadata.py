@@ -201,9 +201,11 @@ def expect_replaced(process: NodeProcess) -> None:
     assert "node 4 was replaced by a directory made later with --replaces" in process.said()
 
 
-async def nodes_known(cluster: Cluster, client: Client) -> set[tuple[NodeInfo, ...]]:
+async def nodes_known(cluster: Cluster, client: Client) -> list[tuple[NodeInfo, ...]]:
+    """To those that run; where they know the same, it is told once."""
     running = [node.node for node in cluster.nodes.values() if node.process is not None]
-    return {(await client.image(node, ())).nodes for node in running}
+    found = [(await client.image(node, ())).nodes for node in running]
+    return [known for at, known in enumerate(found) if known not in found[:at]]
 
 
 def test_a_replaced_directory_that_comes_back_ends_and_the_newer_one_goes_on(tmp_path: Path) -> None:
@@ -234,13 +236,13 @@ def test_a_replaced_directory_that_comes_back_ends_and_the_newer_one_goes_on(tmp
                 said = beside.output.read_text(encoding="utf-8")
                 assert said.count(", 2 replicas,") == 2  # What it held is still there.
                 assert "trying again" not in said
-                assert await nodes_known(cluster, client) == {known}
+                assert await nodes_known(cluster, client) == [known]
                 assert node.stop() == 0
                 instead.start()
                 expect_replaced(instead)
                 node.start()
                 await until_registered(cluster, client)
-                assert await nodes_known(cluster, client) == {known}
+                assert await nodes_known(cluster, client) == [known]
             expect_no_traceback(beside, instead, *cluster.nodes.values())
 
     run(main())
