@@ -1,10 +1,16 @@
-"""A node whose disk has no room in its segments while a certain file is there: full_node.py FILE ARGUMENTS…"""
+"""A node whose disk gives no more room while a certain file is there: full_node.py FILE ARGUMENTS…
+
+What was allocated before can be written. It serves Kafka clients, too.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 
+from quorate.kafka import guests
 from quorate.node.__main__ import main
 from quorate.storage.disk import DiskFull, Write
 from quorate.storage.open_files import OpenFile
@@ -12,15 +18,22 @@ from quorate.storage.real_disk import RealDisk
 
 SIGN = Path(sys.argv[1])
 
-write_to = RealDisk._write_to
+write_growing, allocate = RealDisk._write_growing, RealDisk._allocate
 
 
 def write_or_full(disk: RealDisk, opened: OpenFile, operation: Write) -> None:
-    if SIGN.exists() and operation.file.startswith("partitions/"):
-        raise DiskFull(f"{operation.file}: No space left on device")
-    write_to(disk, opened, operation)
+    if SIGN.exists():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write_growing(disk, opened, operation)
+
+
+def allocate_or_full(disk: RealDisk, file: str, size: int) -> None:
+    if SIGN.exists():
+        raise DiskFull(f"{file}: {os.strerror(errno.ENOSPC)}")
+    allocate(disk, file, size)
 
 
 if __name__ == "__main__":
-    RealDisk._write_to = write_or_full  # type: ignore[method-assign, assignment]
-    sys.exit(main(sys.argv[2:]))
+    RealDisk._write_growing = write_or_full  # type: ignore[method-assign, assignment]
+    RealDisk._allocate = allocate_or_full  # type: ignore[method-assign, assignment]
+    sys.exit(main(sys.argv[2:], guests=guests))

@@ -84,7 +84,8 @@ class Link:
 class ProxiedCluster(GrowingCluster):
     """Use it in an `async with`, inside of the loop that the proxies run in."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: object) -> None:
+        """`settings` are told to every node."""
         super().__init__(directory)
         self.links: dict[tuple[int, int], Link] = {}
         self._ports: dict[tuple[int, int], int] = {}
@@ -93,7 +94,7 @@ class ProxiedCluster(GrowingCluster):
             self._ports[pair] = port
             self.links[pair] = Link(self.nodes[pair[1]].address)
         for number, node in self.nodes.items():
-            config = msgspec.json.decode(node.config.read_bytes())
+            config = msgspec.json.decode(node.config.read_bytes()) | settings
             config["peers"] = {
                 str(other): f"127.0.0.1:{self._ports[number, other]}"
                 for other in self.nodes

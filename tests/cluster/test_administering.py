@@ -87,8 +87,8 @@ def test_a_topic_is_made_described_altered_and_led_by_others(
     assert until_whole(person, f"{name}/0")["partitions"][0]["leader"] != led["leader"]
 
 
-@pytest.mark.parametrize("protocol", ["raft", "confirm"])
-def test_copies_are_moved_where_replicas_agree_on_it_themselves(person: Operator, protocol: str) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_copies_are_moved(person: Operator, protocol: str) -> None:
     name = f"moved-{protocol}"
     person.does(f"topic create {name} --replication {protocol}")
     (where,) = person.shows(f"topic remove {name} --node 3")["partitions"]
@@ -97,19 +97,26 @@ def test_copies_are_moved_where_replicas_agree_on_it_themselves(person: Operator
     assert until_whole(person, name)["partitions"][0]["nodes"] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("protocol", OVERSEEN)
-def test_copies_that_are_overseen_stay_where_they_are(person: Operator, protocol: str) -> None:
-    name = f"kept-{protocol}"
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_copy_takes_the_place_of_another(person: Operator, protocol: str) -> None:
+    name = f"replaced-{protocol}"
     person.does(f"topic create {name} --replicas 2 --replication {protocol}")
-    nodes = person.shows(f"topic describe {name}")["partitions"][0]["nodes"]
-    other = next(node for node in (1, 2, 3) if node not in nodes)
-    for line in (
-        f"topic add {name} --node {other}",
-        f"topic remove {name} --node {nodes[0]}",
-        f"topic replace {name} --node {nodes[0]} --with {other}",
-    ):
-        assert f"copies of {protocol} topics cannot be moved yet" in person.is_refused(line)
-    assert person.shows(f"topic describe {name}")["partitions"][0]["nodes"] == nodes
+    led = until_whole(person, name)["partitions"][0]
+    other = next(node for node in (1, 2, 3) if node not in led["nodes"])
+    said = person.brings_about(f"topic replace {name} --node {led['leader']} --with {other}")
+    assert said.startswith(f"{name}/0 is on nodes ")
+    now = until_whole(person, name)["partitions"][0]
+    assert set(now["nodes"]) == {other, *led["nodes"]} - {led["leader"]}
+    assert now["leader"] in now["nodes"]
+
+
+def test_a_topic_of_isr_keeps_as_many_copies_as_must_be_in_sync(person: Operator) -> None:
+    person.does("topic create kept --replication isr")
+    (partition,) = until_whole(person, "kept")["partitions"]
+    gone = partition["nodes"][0]
+    person.brings_about(f"topic remove kept --node {gone}")
+    refused = person.is_refused(f"topic remove kept --node {partition['nodes'][1]}")
+    assert "2 copies must be in sync for anything to be written" in refused
 
 
 def test_as_many_copies_are_waited_for_as_a_topic_of_isr_is_told(person: Operator) -> None:

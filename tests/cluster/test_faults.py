@@ -1,4 +1,8 @@
-"""All four protocols as real processes, under faults: whatever was acknowledged is there once, and nothing else."""
+"""All four protocols as real processes, under faults: whatever was acknowledged is there once, and nothing else.
+
+Each cluster has topics of all four kinds, and each fault hits the node that leads the metadata group, with whatever
+else it leads; in a proof, every node. Meanwhile writes go on.
+"""
 
 from __future__ import annotations
 
@@ -6,196 +10,118 @@ import asyncio
 import os
 import shutil
 import signal
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
-from quorate.bench.cluster_processes import START_TIMEOUT_S
+from quorate.bench.cluster_processes import NodeProcess
+from quorate.core.entry import Member
 from quorate.machine.metadata import REPLICATIONS
+from quorate.node.client import Client
+from quorate.node.node import DISK_FULL, DISK_HAS_ROOM
+from quorate.node.statuses import ensemble_of
+from tests.cluster.fault_support import Load, go_on, transferred_in, written_to
+from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
-from tests.cluster.support import expect_no_traceback, run
+from tests.cluster.support import run, until
 
 pytestmark = pytest.mark.cluster
 
-PARTITIONS_COUNT = 2
-UNDER_WAY_MAX = 100
-MORE_COUNT = 300
-"""Acknowledged between two faults, and after the last."""
-DELIVERY_MS = 60_000
+FULL_NODE = Path(__file__).with_name("full_node.py")
+LARGE_BYTES = 20_000
+"""Of a value that goes straight to its segment, not into the journal."""
+SMALL_SEGMENTS = {"segment_bytes": 1 << 17, "write_back_bytes": 1 << 16, "tail_bytes": 1 << 16}
+SCRUB_EVERY_S = 0.5
+
+Fault = Callable[[ProxiedCluster, Sequence[Load], int], Awaitable[None]]
 
 
-class Writer:
-    """An idempotent producer that always has something to send, and knows what was acknowledged."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.topic = topic
-        self.sent_count = 0
-        self.acknowledged: set[int] = set()
-        self.failed: Counter[str] = Counter()
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 2,
-                "message.timeout.ms": DELIVERY_MS,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-            }
-        )
-
-    async def write(self, count: int) -> None:
-        """Until so many are acknowledged that were not even sent before this call."""
-        first, deadline = self.sent_count, asyncio.get_running_loop().time() + START_TIMEOUT_S
-        while sum(number >= first for number in self.acknowledged) < count:
-            assert asyncio.get_running_loop().time() < deadline, (
-                f"{self.topic}: {count} more are not acknowledged"
-            )
-            while self.sent_count - len(self.acknowledged) - self.failed.total() < UNDER_WAY_MAX:
-                number = self.sent_count
-                self._producer.produce(
-                    self.topic, b"%d" % number, partition=number % PARTITIONS_COUNT, on_delivery=self._told
-                )
-                self.sent_count += 1
-            self._producer.poll(0)
-            await asyncio.sleep(0.002)
-
-    async def finish(self) -> None:
-        assert await asyncio.to_thread(self._producer.flush, DELIVERY_MS / 1000) == 0
-
-    def _told(self, error: KafkaError | None, message: Message) -> None:
-        value = message.value()
-        assert value is not None
-        if error is None:
-            self.acknowledged.add(int(value))
-        else:
-            self.failed[error.str()] += 1
+# --- what can happen to a node ---
 
 
-def read_everything(bootstrap: str, topic: str) -> list[int]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS_COUNT)])
-    found: list[int] = []
-    ended: set[int] = set()
-    while len(ended) < PARTITIONS_COUNT:
-        message = consumer.poll(START_TIMEOUT_S)
-        assert message is not None, "nothing more came"
-        if message.error() is not None:
-            ended.add(message.partition() or 0)
-        else:
-            value = message.value()
-            assert value is not None
-            found.append(int(value))
-    consumer.close()
-    return found
-
-
-@asynccontextmanager
-async def written_to(directory: Path) -> AsyncIterator[tuple[ProxiedCluster, list[Writer]]]:
-    """A cluster with a topic of each kind, every one written to; in the end everything is read, and compared."""
-    async with ProxiedCluster(directory) as cluster:
-        cluster.start()
-        async with cluster.client() as client:
-            await cluster.until_registered(client)
-            admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-            topics = [
-                NewTopic(kind, PARTITIONS_COUNT, 3, config={"quorate.replication": kind})
-                for kind in REPLICATIONS
-            ]
-            for made in admin.create_topics(topics).values():
-                await asyncio.wrap_future(made)
-            writers = [Writer(cluster.bootstrap, kind) for kind in REPLICATIONS]
-            await go_on(writers)
-            yield cluster, writers
-            cluster.heal()
-            await go_on(writers)
-            for writer in writers:
-                await writer.finish()
-                assert not writer.failed, f"{writer.topic}: {writer.failed}"
-                found = await asyncio.to_thread(read_everything, cluster.bootstrap, writer.topic)
-                assert sorted(found) == sorted(writer.acknowledged), writer.topic
-        expect_no_traceback(*cluster.nodes.values())
-
-
-async def go_on(writers: list[Writer]) -> None:
-    """Every topic takes writes."""
-    for writer in writers:
-        await writer.write(MORE_COUNT)
-
-
-Fault = Callable[[ProxiedCluster, list[Writer], int], Awaitable[None]]
-
-
-async def killed(cluster: ProxiedCluster, writers: list[Writer], node: int) -> None:
+async def killed(cluster: ProxiedCluster, loads: Sequence[Load], node: int) -> None:
     cluster.nodes[node].kill()
-    await go_on(writers)
+    await go_on(loads)
     cluster.nodes[node].start()
 
 
-async def stands_still(cluster: ProxiedCluster, writers: list[Writer], node: int) -> None:
+async def stopped(cluster: ProxiedCluster, loads: Sequence[Load], node: int) -> None:
+    await asyncio.to_thread(cluster.nodes[node].stop)
+    await go_on(loads)
+    cluster.nodes[node].start()
+
+
+async def stands_still(cluster: ProxiedCluster, loads: Sequence[Load], node: int) -> None:
     process = cluster.nodes[node].process
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        await go_on(writers)
+        await go_on(loads)
     finally:
         os.kill(process.pid, signal.SIGCONT)
 
 
-async def cut_off(cluster: ProxiedCluster, writers: list[Writer], node: int) -> None:
+async def cut_off(cluster: ProxiedCluster, loads: Sequence[Load], node: int) -> None:
     cluster.cut_off(node)
-    await go_on(writers)
+    await go_on(loads)
     cluster.heal()
 
 
-async def not_heard(cluster: ProxiedCluster, writers: list[Writer], node: int) -> None:
+async def not_heard(cluster: ProxiedCluster, loads: Sequence[Load], node: int) -> None:
     cluster.cut_off(node, to=False)
-    await go_on(writers)
+    await go_on(loads)
     cluster.heal()
 
 
-async def hears_nobody(cluster: ProxiedCluster, writers: list[Writer], node: int) -> None:
+async def hears_nobody(cluster: ProxiedCluster, loads: Sequence[Load], node: int) -> None:
     cluster.cut_off(node, of=False)
-    await go_on(writers)
+    await go_on(loads)
     cluster.heal()
 
 
-async def slow(cluster: ProxiedCluster, writers: list[Writer], node: int) -> None:
+async def slow(cluster: ProxiedCluster, loads: Sequence[Load], node: int) -> None:
     cluster.slow_down(node, 0.1)
-    await go_on(writers)
+    await go_on(loads)
     cluster.heal()
 
 
-async def wiped(cluster: ProxiedCluster, writers: list[Writer], node: int) -> None:
-    cluster.nodes[node].kill()
-    shutil.rmtree(cluster.nodes[node].directory)
-    cluster.nodes[node].format(replaces=True)
-    await go_on(writers)
-    cluster.nodes[node].start()
+PROCESS: tuple[Fault, ...] = (killed, stands_still, stopped)
+NETWORK: tuple[Fault, ...] = (cut_off, not_heard, hears_nobody, slow)
 
 
-@pytest.mark.parametrize(
-    "fault", [killed, stands_still, cut_off, not_heard, hears_nobody, slow], ids=lambda fault: fault.__name__
-)
-def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, fault: Fault) -> None:
-    """Each node in turn: whoever leads what, it is hit."""
+async def leading(cluster: ProxiedCluster, client: Client) -> int:
+    """The node that leads the metadata group, with operators and controllers, once all nodes say the same."""
 
+    async def known() -> int | None:
+        said = {status.metadata_leader for status in (await cluster.answers(client)).values()}
+        return said.pop() if len(said) == 1 and 0 not in said else None
+
+    return await cluster.until(known, "everybody to know who leads the metadata group")
+
+
+# --- processes and links ---
+
+
+@pytest.mark.parametrize("faults", [PROCESS, NETWORK], ids=["process", "network"])
+def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, faults: tuple[Fault, ...]) -> None:
+    async def main() -> None:
+        async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
+            for fault in faults:
+                await fault(cluster, writers, await leading(cluster, client))
+                await go_on(writers)
+
+    run(main())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("fault", PROCESS + NETWORK, ids=lambda fault: fault.__name__)
+def test_whichever_node_it_hits_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, fault: Fault) -> None:
     async def main() -> None:
         async with written_to(tmp_path) as (cluster, writers):
-            for node in cluster.nodes:
+            for node in (*cluster.nodes, *cluster.nodes):
                 await fault(cluster, writers, node)
                 await go_on(writers)
 
@@ -205,10 +131,155 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, fault: Fault) -
 def test_rolling_restart(tmp_path: Path) -> None:
     async def main() -> None:
         async with written_to(tmp_path) as (cluster, writers):
-            for node in cluster.nodes.values():
-                await asyncio.to_thread(node.stop)
-                await go_on(writers)
-                node.start()
+            for node in cluster.nodes:
+                await stopped(cluster, writers, node)
                 await go_on(writers)
 
     run(main())
+
+
+def test_transfers_between_accounts_are_whole_and_done_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with transferred_in(tmp_path) as (cluster, banks), cluster.client() as client:
+            for fault in (killed, stands_still):
+                await fault(cluster, banks, await leading(cluster, client))
+                await go_on(banks)
+
+    run(main())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("fault", [killed, stands_still, cut_off], ids=lambda fault: fault.__name__)
+def test_whichever_node_it_hits_transfers_are_whole_and_done_once(tmp_path: Path, fault: Fault) -> None:
+    async def main() -> None:
+        async with transferred_in(tmp_path) as (cluster, banks):
+            for node in (*cluster.nodes, *cluster.nodes):
+                await fault(cluster, banks, node)
+                await go_on(banks)
+
+    run(main())
+
+
+# --- disks ---
+
+
+def test_a_full_disk_holds_up_nobody_but_its_node(tmp_path: Path) -> None:
+    """Two nodes in turn, that which leads the metadata group first: each leads something, and follows elsewhere."""
+
+    async def main() -> None:
+        cluster = ProxiedCluster(tmp_path)
+        signs = {node: tmp_path / f"full-{node}" for node in cluster.nodes}
+        for node, process in cluster.nodes.items():
+            process.command = (sys.executable, str(FULL_NODE), str(signs[node]))
+        async with (
+            written_to(tmp_path, cluster, value_bytes=LARGE_BYTES, more_count=60) as (_, writers),
+            cluster.client() as client,
+        ):
+            first = await leading(cluster, client)
+            for node in (first, next(each for each in cluster.nodes if each != first)):
+                signs[node].touch()
+                await go_on(writers)
+                await until(partial(says_last, cluster.nodes[node], DISK_FULL), "the node to say so")
+                await go_on(writers)
+                signs[node].unlink()
+                await until(partial(says_last, cluster.nodes[node], DISK_HAS_ROOM), "the node to say so")
+                await go_on(writers)
+
+    run(main())
+
+
+def says_last(process: NodeProcess, line: str) -> bool:
+    """Of the two things that a node says about room."""
+    text = process.output.read_text(encoding="utf-8")
+    return max((DISK_FULL, DISK_HAS_ROOM), key=text.rfind) == line and line in text
+
+
+def damage(directory: Path) -> int:
+    """Flip bytes in the first and in the newest segment of every log; how many logs have a sealed one."""
+    sealed_count = 0
+    for log in sorted(directory.glob("store/partitions/*")):
+        segments = sorted(log.glob("*.log"))
+        sealed_count += len(segments) > 1
+        for segment in segments[:1] + segments[1:][-1:]:
+            data = bytearray(segment.read_bytes())
+            for at in (len(data) // 3, len(data) // 2):
+                data[at] ^= 0xFF
+            segment.write_bytes(data)
+    return sealed_count
+
+
+def test_damaged_segments_are_mended_by_the_other_copies(tmp_path: Path) -> None:
+    """As long as nobody can be asked, what is damaged is shown, and read by nobody."""
+
+    async def main() -> None:
+        cluster = ProxiedCluster(tmp_path, store=SMALL_SEGMENTS, scrub_every_s=SCRUB_EVERY_S)
+        async with (
+            written_to(tmp_path, cluster, value_bytes=2_000) as (_, writers),
+            cluster.client() as client,
+        ):
+            await go_on(writers)
+            node = await leading(cluster, client)
+            cluster.nodes[node].kill()
+            sealed_count = damage(cluster.nodes[node].directory)
+            assert sealed_count >= len(REPLICATIONS)
+            cluster.cut_off(node)
+            cluster.nodes[node].start()
+
+            async def faulty_count() -> int:
+                return sum(bool(replica.faulty) for replica in (await client.status(node)).replicas)
+
+            async def shown() -> bool | None:
+                return await faulty_count() >= sealed_count or None
+
+            await cluster.until(shown, "damage to be found in every log with a sealed segment")
+            person = Operator(cluster.bootstrap)
+            for kind in REPLICATIONS:
+                partitions = (await asyncio.to_thread(person.shows, f"topic describe {kind}"))["partitions"]
+                assert any(
+                    copy["faulty"]
+                    for partition in partitions
+                    for copy in partition["copies"]
+                    if copy["node"] == node
+                )
+            await go_on(writers)
+            cluster.heal()
+
+            async def mended() -> bool | None:
+                return await faulty_count() == 0 or None
+
+            await cluster.until(mended, "everything to be mended")
+
+    run(main())
+
+
+def test_a_wiped_disk_is_replaced_and_counts_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
+            node = await leading(cluster, client)
+            lost = cluster.nodes[node]
+            lost.kill()
+            shutil.rmtree(lost.directory)
+            lost.format(replaces=True)
+            await go_on(writers)
+            lost.start()
+            await cluster.until_registered(client)
+            person = Operator(cluster.bootstrap)
+            said = await asyncio.to_thread(person.brings_about, f"cluster replace {node}")
+            assert said == f"node {node} counts in 8 partitions and the metadata group\n"
+            await expect_new_life(client, node)
+            await go_on(writers)
+            other = next(each for each in cluster.nodes if each != node)
+            await killed(cluster, writers, other)  # So the new copy is needed everywhere.
+
+    run(main())
+
+
+async def expect_new_life(client: Client, node: int) -> None:
+    """Nobody counts that the lost disk was; whoever oversees a partition has stored so, too."""
+    image = await client.image(node, current=True)
+    ensembles = [ensemble for topic in image.topics for ensemble in topic.ensembles]
+    overseen = [ensemble_of(stored.shard) for stored in image.stored.values()]
+    assert len(overseen) == len(ensembles) // 2
+    for ensemble in (*ensembles, *overseen):
+        assert Member(node, 1) not in ensemble
+        assert len(ensemble) == 3

@@ -202,12 +202,10 @@ def expect_replaced(process: NodeProcess) -> None:
 
 
 async def nodes_known(cluster: Cluster, client: Client) -> list[tuple[NodeInfo, ...]]:
-    """By those that run; one, where all say the same."""
-    known: list[tuple[NodeInfo, ...]] = []
-    for node in cluster.nodes.values():
-        if node.process is not None and (nodes := (await client.image(node.node, ())).nodes) not in known:
-            known.append(nodes)
-    return known
+    """To those that run; where they know the same, it is told once."""
+    running = [node.node for node in cluster.nodes.values() if node.process is not None]
+    found = [(await client.image(node, ())).nodes for node in running]
+    return [known for at, known in enumerate(found) if known not in found[:at]]
 
 
 def test_a_replaced_directory_that_comes_back_ends_and_the_newer_one_goes_on(tmp_path: Path) -> None:

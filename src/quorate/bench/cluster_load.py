@@ -1,4 +1,4 @@
-"""A client's work on a cluster: how fast, and what was acknowledged; and whether all of it is still there."""
+"""A client's work on a cluster: what was acknowledged, and whether all of it is still there."""
 
 from __future__ import annotations
 
@@ -16,41 +16,6 @@ from quorate.core.entry import Kind, Partition
 from quorate.node.client import Client, NotWritten, OutcomeUnknown
 
 FETCH_BYTES = 4 << 20
-
-
-async def latencies(client: Client, partition: Partition, payload: bytes, *, seconds: float) -> list[float]:
-    """Seconds from proposing to hearing that it is settled, one at a time, in ascending order."""
-    found = []
-    now = perf_counter()
-    end = now + seconds
-    while now < end:
-        began = now
-        await client.propose(partition, (payload,))
-        now = perf_counter()
-        found.append(now - began)
-    return sorted(found)
-
-
-async def throughput(
-    client: Client, partitions: Sequence[Partition], payload: bytes, *, in_flight: int, seconds: float
-) -> float:
-    """Entries settled per second, with so many proposals under way, over the partitions in turn."""
-    settled_count = 0
-    began = perf_counter()
-    end = began + seconds
-
-    async def propose(first: int) -> None:
-        nonlocal settled_count
-        number = first
-        while perf_counter() < end:
-            await client.propose(partitions[number % len(partitions)], (payload,))
-            settled_count += 1
-            number += in_flight
-
-    async with asyncio.TaskGroup() as tasks:
-        for first in range(in_flight):
-            tasks.create_task(propose(first))
-    return settled_count / (perf_counter() - began)
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -84,7 +49,7 @@ class Ledger:
         self.unknown: dict[Partition, set[int]] = {partition: set() for partition in partitions}
         self.longest_gap_s = 0.0
         """The longest time in which nothing at all was acknowledged."""
-        self._client = client
+        self.client = client
         self._partitions = partitions
         self._rng = Random(seed)
         self._value_bytes = value_bytes
@@ -117,7 +82,7 @@ class Ledger:
             payload = batch.encode_records([(None, self._rng.randbytes(self._value_bytes))])
             checksum = batch.parse_batch_header(payload).crc
             try:
-                settled = await self._client.propose(partition, (payload,), timeout_s=5.0)
+                settled = await self.client.propose(partition, (payload,), timeout_s=5.0)
             except OutcomeUnknown:
                 unknown.add(checksum)
                 continue
@@ -160,7 +125,7 @@ class Ledger:
         found: dict[int, int] = {}
         offset = self._after.get(partition, -1) + 1
         while True:
-            frames, commit = await self._client.fetch(node, partition, offset, FETCH_BYTES)
+            frames, commit = await self.client.fetch(node, partition, offset, FETCH_BYTES)
             for frame in frames:
                 assert frame.header.offset == offset, "entries are contiguous"
                 assert frame.partition == partition

@@ -21,7 +21,10 @@ quorate bench wal --directory DIR    on another disk
 quorate bench core --json            one JSON object, for programs
 quorate bench table --quick          what tables cost, a look
 quorate bench sim --check            exit code 1 if a bound is missed
+quorate bench cluster --only latency,throughput --protocol isr
 """
+PARTS = ("latency", "throughput", "idle", "kills", "open")
+"""Of `bench cluster`."""
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +42,13 @@ def bench(
         ),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a bound is missed.")] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PART,…", help=f"Of cluster, only some of: {', '.join(PARTS)}."),
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of cluster, one protocol.", show_default="all four")
+    ] = None,
 ) -> None:
     """Measure what was promised: ratios within one run, medians with their spread.
 
@@ -46,15 +56,21 @@ def bench(
     [bold]core[/bold] the protocol: what a step costs, for small and large payloads.
     [bold]sim[/bold] the simulator: events per second, and where the time goes.
     [bold]table[/bold] tables: replaces, undo, and writing while a snapshot is taken.
-    [bold]cluster[/bold] three real processes with real flushes: latency and throughput.
+    [bold]cluster[/bold] three real processes with real flushes, each protocol: latency, throughput, what idle
+    partitions cost, how long a killed leader is missed, how soon a node with long logs is ready.
     """
-    if what not in BENCHES:
-        raise no_such("benchmark", what, BENCHES)
+    if what not in (*BENCHES, "cluster"):
+        raise no_such("benchmark", what, (*BENCHES, "cluster"))
     if directory is not None and not directory.is_dir():
         raise WrongUsage(
             f"there is no directory {str(directory)!r}; make it, or name another with --directory"
         )
-    report = BENCHES[what](quick, directory)
+    if what == "cluster":
+        report = _cluster(quick, directory, only=_parts(only), protocol=protocol)
+    elif only is not None or protocol is not None:
+        raise WrongUsage(f"--only and --protocol are for `bench cluster`; `bench {what}` has no parts")
+    else:
+        report = BENCHES[what](quick, directory)
     if json:
         say.print_json(report)
     else:
@@ -87,10 +103,25 @@ def _table(quick: bool, _: Path | None) -> Report:
     return table.run(say.progress_line, quick=quick)
 
 
-def _cluster(quick: bool, directory: Path | None) -> Report:
+def _cluster(quick: bool, directory: Path | None, *, only: tuple[str, ...], protocol: str | None) -> Report:
     from quorate.bench import cluster
+    from quorate.bench.cluster_processes import ClusterFailed
+    from quorate.machine.metadata import REPLICATIONS
 
-    return cluster.run(say.progress_line, directory=directory, quick=quick)
+    if protocol is not None and protocol not in REPLICATIONS:
+        raise no_such("protocol", protocol, REPLICATIONS)
+    try:
+        return cluster.run(say.progress_line, directory=directory, quick=quick, only=only, protocol=protocol)
+    except ClusterFailed as failed:
+        raise WrongUsage(f"the cluster did not do what it must: {failed}") from failed
+
+
+def _parts(only: str | None) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in only.split(",")) if only is not None else ()
+    for part in parts:
+        if part not in PARTS:
+            raise no_such("part", part, PARTS)
+    return parts
 
 
 BENCHES: dict[str, Callable[[bool, Path | None], Report]] = {
@@ -98,7 +129,6 @@ BENCHES: dict[str, Callable[[bool, Path | None], Report]] = {
     "core": _core,
     "sim": _sim,
     "table": _table,
-    "cluster": _cluster,
 }
 
 

@@ -118,13 +118,12 @@ async def _planned(orders: Orders, image: Image, voters: dict[int, int], node: i
     """Raises WrongUsage where there is nothing to replace."""
     from quorate.cli.orders import expect_known, listed
     from quorate.cli.topic_copies import STILL_THERE, copies_of, is_under_way, swapped
-    from quorate.node.metadata import why_not_moved
 
     expect_known([new], image.nodes)
     partitions = [(topic, number) for topic in image.topics for number in range(len(topic.ensembles))]
     under_way = [each for each in partitions if is_under_way(image, *each, old=node, new=new)]
     copies = [
-        (topic, number, swapped(copies_of(topic, number), node, new) if not topic.is_overseen else [])
+        (topic, number, swapped(copies_of(topic, number), node, new))
         for topic, number in partitions
         if node in copies_of(topic, number).nodes
     ]
@@ -142,9 +141,7 @@ async def _planned(orders: Orders, image: Image, voters: dict[int, int], node: i
         copies = [each for each in copies if (each[0].name, each[1], node) in image.lost]
         if not votes and not copies and not under_way:
             raise WrongUsage(STILL_THERE.format(node=node))
-    moved = [each for each in copies if not each[0].is_overseen]
-    never = [f"{topic.name}: {why_not_moved(topic)}" for topic, _, _ in copies if topic.is_overseen]
-    return await _without_hopeless(orders, image, _Plan(votes, moved, under_way, never))
+    return await _without_hopeless(orders, image, _Plan(votes, copies, under_way, []))
 
 
 async def _without_hopeless(orders: Orders, image: Image, plan: _Plan) -> _Plan:
@@ -161,4 +158,4 @@ async def _without_hopeless(orders: Orders, image: Image, plan: _Plan) -> _Plan:
     }
     copies = [each for each in plan.copies if (each[0].name, each[1]) not in never]
     under_way = [each for each in plan.under_way if (each[0].name, each[1]) not in never]
-    return _Plan(plan.votes, copies, under_way, [*plan.never, *never.values()])
+    return _Plan(plan.votes, copies, under_way, list(never.values()))

@@ -236,7 +236,6 @@ def _change(
     """`lost`: only where that node's copy was on a disk that is gone."""
     from quorate.cli.how_far import expect_majorities, until_reached
     from quorate.cli.orders import carry_out, expect_known, listed
-    from quorate.node.metadata import why_not_moved
 
     async def work(orders: Orders) -> None:
         topic, numbers = await found(orders, target)
@@ -261,13 +260,11 @@ def _change(
             for number, nodes in wanted.items()
             if nodes != copies_of(topic, number).nodes or (topic.name, number, lost) in image.lost
         }
-        if to_order and topic.is_overseen:
-            raise WrongUsage(why_not_moved(topic))
         if image.lost_now:
             expect_majorities(image, [(topic, number) for number in numbers], await orders.statuses())
-        _tell_few(topic, to_order)
         for number, nodes in to_order.items():
             await orders.change_topic(topic, number, nodes)
+        _tell_few(topic, to_order)
         is_so = not to_order and not topic.changes.keys() & set(numbers)
         is_awaited = not is_so and not no_wait
         if is_awaited:

@@ -129,6 +129,8 @@ class Suspected(msgspec.Struct, frozen=True, gc=False):
     """Nothing has been heard from a node for a while. Repeated as long as that lasts."""
 
     node: int
+    ended: bool = False
+    """Its process is gone: its machine says that nobody listens there. It may be wrong, as any suspicion may."""
 
 
 class Commanded(msgspec.Struct, frozen=True, gc=False):

@@ -407,7 +407,10 @@ class Keeper:
             self.stand_down()
 
     def _suspected(self, event: events.Suspected) -> None:
-        self.role.suspected(event.node)
+        if event.ended:
+            self.role.ended(event.node)
+        else:
+            self.role.suspected(event.node)
 
     def _commanded(self, event: events.Commanded) -> None:
         self.role.commanded(event.command)

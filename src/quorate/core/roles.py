@@ -63,5 +63,9 @@ class Role:
     def suspected(self, node: int) -> None:
         """A node has not been heard from."""
 
+    def ended(self, node: int) -> None:
+        """Its process seems to be gone: there is less to wait for."""
+        self.suspected(node)
+
     def woke(self) -> None:
         """The role's deadline has come."""

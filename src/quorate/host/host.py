@@ -291,7 +291,8 @@ class Host:
         self._now = now
 
         def snapshot_too(spans: list[Span]) -> None:
-            self._snapshots.check(self.hosted[partition])
+            if partition in self.hosted:  # It may have gone meanwhile.
+                self._snapshots.check(self.hosted[partition])
             done(spans)
 
         self.store.check(partition, snapshot_too)
@@ -335,11 +336,11 @@ class Host:
         peers = {peer for hosted in self.hosted.values() for peer in hosted.peers}
         self._detector.watch(self._now, tuple(sorted(peers)))
 
-    def suspect(self, peer: int) -> None:
-        """Nothing was heard from that node for too long, or it is in another life now."""
+    def suspect(self, peer: int, *, ended: bool = False) -> None:
+        """Nothing was heard from that node for too long, or it is in another life now, or its process has ended."""
         for hosted in self.hosted.values():
             if peer in hosted.replica.peers:
-                self._tell(hosted, events.Suspected(peer))
+                self._tell(hosted, events.Suspected(peer, ended))
         self._suspected(peer)
         self._drain()
 

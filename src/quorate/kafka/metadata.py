@@ -2,6 +2,9 @@
 
 Clients ask often, and an answer costs several microseconds a partition: answers are kept, encoded, under
 what was asked, until the image or a leader changes. Topics are never created by asking for them.
+
+A node that hears none of the others does not know whether it still leads, and does not learn who does. So it names
+the others, and not itself: a client that knows no better node than the one it is connected to asks somebody else.
 """
 
 from __future__ import annotations
@@ -72,11 +75,11 @@ class MetadataCache:
         self._node = node
         self._answers: dict[tuple[str, int, bytes], bytes] = {}
         self._answers_bytes = 0
-        self._of = (-1, -1, -1)
+        self._of = (-1, -1, -1, False)
 
     def answer(self, call: Call) -> bytes:
         known = self._node.metadata
-        of = (known.image.version, known.leaders_version, known.controller)
+        of = (known.image.version, known.leaders_version, known.controller, self._node.is_cut_off)
         if of != self._of or self._answers_bytes > CACHE_BYTES_MAX:
             self._of = of
             self._answers.clear()
@@ -102,6 +105,9 @@ class MetadataCache:
             if call.head.version >= HIDDEN_FROM
             else ErrorCode.leader_not_available,
         )
+        if node.is_cut_off and len(known) > 1 and not self._leads_alone():
+            del known[node.id]
+            hidden[node.id] = ErrorCode.leader_not_available
         if wanted is None:
             topics = [self._topic(image.topics[name], hidden) for name in sorted(image.topics)]
         else:
@@ -119,7 +125,11 @@ class MetadataCache:
             "cluster_id": node.config.cluster,
             # Any node takes what is meant for the controller: name one that the client can find in any case.
             # librdkafka would wait for minutes until it hears of one.
-            "controller_id": controller if controller in known else node.id,
+            "controller_id": controller
+            if controller in known
+            else node.id
+            if node.id in known
+            else min(known),
             "topics": topics,
         }
 
@@ -133,6 +143,18 @@ class MetadataCache:
             if address is not None:
                 known[info.node] = Address(*address)
         return known
+
+    def _leads_alone(self) -> bool:
+        """Whether something is led here that needs no other node: the only copy, or the only one in sync."""
+        image, me = self._node.metadata.image, self._node.id
+        for topic in image.topics.values():
+            for partition, ensemble in zip(topic.partitions(), topic.ensembles, strict=True):
+                stored = image.shard(partition)
+                if stored is not None and isinstance(stored.shard, PartitionState):
+                    ensemble = stored.shard.isr
+                if [member.node for member in ensemble] == [me]:
+                    return True
+        return False
 
     def _wanted(self, wanted: Any, hidden: dict[int, ErrorCode]) -> dict[str, Any]:
         """By name, or by id where no name is given."""

@@ -146,6 +146,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confirm: confirm.Tuning = confirm.Tuning()
     store: StoreSettings = StoreSettings()
     detector: DetectorSettings = DetectorSettings()
+    scrub_every_s: float = 86_400.0
+    """How often everything on the disk is read and verified; 0: never."""
 
     def host_settings(self) -> HostSettings:
         """Snapshots of a topic's machine spare a restart the reading of all its log, which stays."""

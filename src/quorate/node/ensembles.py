@@ -6,6 +6,9 @@ leads the partition orders the change of its group (joint consensus, core/raft),
 every new leader, and says to the metadata group when the group has got there. Only then do those who are no
 longer in the ensemble let go of their replicas.
 
+Where somebody oversees a partition, that one is ordered to change it, step by step (node/moves.py), on the node
+where it lives: the one that leads the metadata group.
+
 A leader whose image is behind must not act on it: where its group counts somebody of whom this image knows
 nothing, it waits; and every order carries the offset at which it was wanted as its version, so that a group never
 goes back to what was wanted before. The metadata group itself keeps what it wants in its own log. Its leader adds
@@ -27,6 +30,7 @@ from quorate.host import Hosted
 from quorate.machine.metadata import ADDED_MAX, METADATA, Change, NoteReached, Topic
 from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata
+from quorate.node.moves import Rest, next_step
 from quorate.node.reports import called
 
 if TYPE_CHECKING:
@@ -77,7 +81,10 @@ class Ensembles:
             for number, change in topic.changes.items():
                 partition = partition_of(topic.id, number)
                 changing[partition] = None
-                if not node.is_leader(partition):
+                if topic.is_overseen:
+                    if self._oversee(partition, change, topic.ensembles[number], now):
+                        reached.append(NoteReached(topic.id, number, change.at))
+                elif not node.is_leader(partition):
                     self._orders.pop(partition, None)
                 elif is_reached(node.host.hosted[partition], change):
                     reached.append(NoteReached(topic.id, number, change.at))
@@ -87,6 +94,18 @@ class Ensembles:
             del self._orders[partition]
         self._teach_everybody(now)
         return reached
+
+    def _oversee(self, partition: Partition, change: Change, before: tuple[Member, ...], now: float) -> bool:
+        """Order the next step of whoever oversees it, if that one lives here; whether no step is left."""
+        stored = self._node.metadata.image.shard(partition)
+        if stored is None or not self._node.overseers.oversees(partition):
+            self._orders.pop(partition, None)
+            return False
+        step = next_step(stored.shard, change.wanted, before)
+        if not isinstance(step, Rest) and self._may_order(partition, change.at, now):
+            order = self._orders[partition] = _Order(change.at, now)
+            self._node.overseers.command(partition, step, partial(self._answered, partition, order))
+        return step is Rest.REACHED
 
     def _knows_all(self, partition: Partition, topic: Topic, number: int) -> bool:
         membership = self._node.host.hosted[partition].replica.membership
@@ -115,7 +134,8 @@ class Ensembles:
         self._node.end_turn()
 
     def _answered(self, partition: Partition, order: _Order, reply: Reply) -> None:
-        order.again = time.monotonic() + ORDER_AGAIN_S
+        is_done = reply.outcome is Outcome.SETTLED  # Another step may follow.
+        order.again = time.monotonic() + ORDER_AGAIN_S * (not is_done)
         if reply.outcome is Outcome.REFUSED and self._orders.get(partition) is order:
             name = called(self._node, partition)
             line = f"partition {name}: its ensemble is not changed yet: {reply.why}"

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition, partition_of
-from quorate.host import Parcel
+from quorate.host import Hosted, Parcel
 from quorate.host.parcel import Leads
 from quorate.machine.metadata import OVERSEEN
 
@@ -44,9 +44,12 @@ class Leaders:
         """(node or 0, epoch)"""
         hosted = self._node.host.hosted.get(partition)
         epoch, node = self._heard.get(partition, (0, 0))
-        if hosted is not None and (hosted.replica.is_voter or hosted.replica.epoch >= epoch):
-            return hosted.replica.leader, hosted.replica.epoch
-        return node, epoch  # Also where a replica is held that no leader speaks to yet.
+        if hosted is None:
+            return node, epoch
+        own = hosted.replica.epoch, hosted.replica.leader
+        # A replica that is no voter, or is overseen, may be one that no leader speaks to yet, or no more.
+        epoch, node = own if _knows_best(hosted) else max(own, (epoch, node))
+        return node, epoch
 
     def heard(self, sender: int, message: Leads) -> None:
         if not self._node.config.voters:
@@ -114,3 +117,8 @@ class Leaders:
         gone = [partition for partition in self._heard if image.is_deleted(partition[:TOPIC_ID_BYTES])]
         for partition in gone:
             del self._heard[partition]
+
+
+def _knows_best(hosted: Hosted) -> bool:
+    """Whoever votes does."""
+    return hosted.replica.is_voter and hosted.record.protocol not in OVERSEEN

@@ -13,7 +13,7 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from quorate.core.entry import Member, Partition
+from quorate.core.entry import Member, Partition, partition_of
 from quorate.machine.cluster import KNOWN_LEVEL, AlterCluster
 from quorate.machine.metadata import (
     METADATA,
@@ -94,13 +94,6 @@ def default_partitions(image: Metadata) -> int:
 def default_replicas(image: Metadata, nodes_count: int) -> int:
     """Not more than there are nodes."""
     return min(int(image.cluster.config.get(REPLICAS_SETTING, REPLICAS_COUNT)), nodes_count)
-
-
-def why_not_moved(topic: Topic) -> str:
-    return (
-        f"copies of {topic.replication} topics cannot be moved yet; to have {topic.name} elsewhere, make another "
-        f"topic there, with --replication raft or confirm if its copies shall move"
-    )
 
 
 def expect_known(image: Metadata, commands: Iterable[Command]) -> None:
@@ -381,10 +374,14 @@ class MetadataClient:
         topic = image.by_id.get(topic_id)
         if topic is None or not 0 <= number < len(topic.ensembles):
             raise UnknownTopic(f"there is no partition {number} of topic {topic_id.hex()}")
-        if topic.is_overseen:
-            raise BadChange(why_not_moved(topic))
         if not nodes:
             raise BadChange("the last copy cannot be removed; delete the topic if it is not needed")
+        stored = image.shard(partition_of(topic_id, number))
+        if stored is not None and len(nodes) < (least := getattr(stored.shard, "min_isr", 1)):
+            raise BadChange(
+                f"{least} copies must be in sync for anything to be written (min.insync.replicas, as "
+                f"{topic.name} was made), and there would be {len(nodes)}"
+            )
         for node in nodes:
             if node not in image.nodes:
                 raise BadChange(no_such_node(node, image))

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import msgspec
 
 from quorate.core import commands, effects, events
-from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition
+from quorate.core.entry import TOPIC_ID_BYTES, Member, Partition, Span
 from quorate.host import Host, Hosted, Parcel
 from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
@@ -44,6 +44,7 @@ from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
 from quorate.node.reports import Reports
 from quorate.node.requests import NatsStatus, Status
+from quorate.node.scrubber import Scrubber
 from quorate.node.statuses import status_of
 from quorate.node.tls import Security
 from quorate.node.unwanted import Unwanted
@@ -168,7 +169,12 @@ class Node:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         identity = read_identity(self.config)
         self.incarnation, self.disk = identity.incarnation, identity.disk
-        self._peers.introduce(incarnation=self.incarnation, disk=self.disk, refused=self.unwanted.refused)
+        self._peers.introduce(
+            incarnation=self.incarnation,
+            disk=self.disk,
+            refused=self.unwanted.refused,
+            nobody_there=self._ended,
+        )
         with RealDisk(store_directory(self.config), self._deliver, self._watch) as disk:
             disk.lock_now()
             self.host = Host(
@@ -210,6 +216,7 @@ class Node:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(entrance.run()) for entrance in entrances]
                 running.append(tasks.create_task(self._peers.run(), name="peers"))
+                running.append(tasks.create_task(Scrubber(self).run(), name="scrubber"))
                 if self.config.voters:
                     running.append(tasks.create_task(self.metadata.run(), name="metadata"))
                     running.append(tasks.create_task(self._leaders.run(), name="leaders"))
@@ -377,6 +384,13 @@ class Node:
         if not self._over:
             self.host.fetch(time.monotonic(), partition, offset, bytes_max, done)
 
+    def check(self, partition: Partition, done: Callable[[list[Span]], None]) -> None:
+        """Verify every byte of a replica's log."""
+        if not self._over:
+            self.begin_turn()
+            self.host.check(self._now, partition, done)
+            self.end_turn()
+
     def read(
         self, partition: Partition, level: events.ReadLevel, answer: Answer, *, offset: int = -1
     ) -> None:
@@ -502,6 +516,11 @@ class Node:
         since = time.monotonic() - self.config.detector.suspect_s
         return (self.id, *(door.peer for door in self.doors if door.peer and door.heard_at >= since))
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether there are other nodes, and none of them was heard lately."""
+        return len(self.heard) == 1 and len(self.metadata.image.nodes) > 1
+
     def know_peer(self, node: int, address: Address) -> None:
         self._peers.know(node, address)
 
@@ -548,6 +567,13 @@ class Node:
 
     def _suspected(self, peer: int) -> None:
         self.overseers.suspect(peer)
+
+    def _ended(self, peer: int) -> None:
+        """Nobody listens where it should: its replicas here need not wait until it has been silent for long."""
+        if not self._over:
+            self.begin_turn()
+            self.host.suspect(peer, ended=True)
+            self.end_turn()
 
     def _led(self, hosted: Hosted) -> None:
         if self.config.voters:

@@ -96,6 +96,9 @@ class Overseers:
         for overseen in self._overseen.values():
             self._put(overseen, events.Suspected(peer))
 
+    def oversees(self, partition: Partition) -> bool:
+        return partition in self._overseen
+
     def command(self, partition: Partition, make: Callable[[int], Any], answer: Answer) -> bool:
         """Order something; False where it is not overseen here."""
         overseen = self._overseen.get(partition)
@@ -259,6 +262,9 @@ class Overseers:
             stored = self._stored(overseen)
             version, shard = (stored.version, stored.shard) if stored is not None else (0, None)
             self._put(overseen, ShardRead(request.token, version, shard))
+            leader = self._should_lead(overseen)
+            if leader in self._node.links.ended:  # That was said before anybody here oversaw it, perhaps.
+                self._put(overseen, events.Suspected(leader, ended=True))
 
         self._node.read(METADATA, ReadLevel.LINEARIZABLE, answered)
 

@@ -107,12 +107,22 @@ class Peers:
         self._heard_of: dict[int, asyncio.Event] = {}
         self._incarnation = self._disk = 0
         self._refused: Callable[[int, str], bool] = lambda node, why: False
+        self._nobody_there: Callable[[int], None] = lambda node: None
+        self.ended: set[int] = set()
+        """Nodes where nobody listens: their processes are gone, until something is heard of them again."""
 
-    def introduce(self, *, incarnation: int, disk: int, refused: Callable[[int, str], bool]) -> None:
+    def introduce(
+        self,
+        *,
+        incarnation: int,
+        disk: int,
+        refused: Callable[[int, str], bool],
+        nobody_there: Callable[[int], None],
+    ) -> None:
         """What this node says of itself when it connects, and who hears why somebody does not want it, and
-        says whether that is for good."""
+        says whether that is for good; and who hears, each time, that nobody listens where a node should."""
         self._incarnation, self._disk = incarnation, disk
-        self._refused = refused
+        self._refused, self._nobody_there = refused, nobody_there
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -128,6 +138,7 @@ class Peers:
     def forget(self, node: int) -> None:
         """It is gone for good: nobody tries to reach it any more."""
         self._addresses.pop(node, None)
+        self.ended.discard(node)
         keeping_up = self._keeping_up.pop(node, None)
         if keeping_up is not None:
             keeping_up.cancel()
@@ -168,6 +179,7 @@ class Peers:
 
         A node that is back must hear its leaders before it stands for election in their place.
         """
+        self.ended.discard(node)
         if node in self._heard_of:
             self._heard_of[node].set()
 
@@ -207,6 +219,9 @@ class Peers:
                 why = link.closed_because
             except OSError as error:
                 why = why_failed(error)
+                if isinstance(error, ConnectionRefusedError):
+                    self.ended.add(node)
+                    self._nobody_there(node)
             finally:
                 self._links.pop(node, None)
                 link.abort("this node stops")
@@ -233,6 +248,7 @@ class Peers:
         if not link.ready:
             return False
         self._links[node] = link
+        self.ended.discard(node)
         self._log(f"peer {node} at {address}: connected", peer=node)
         await link.gone
         return True

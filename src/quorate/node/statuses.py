@@ -9,6 +9,7 @@ from quorate.core.entry import Member, Membership
 from quorate.core.isr.leader import Leader as IsrLeader
 from quorate.core.leading import Leading
 from quorate.host import Hosted
+from quorate.machine.shards import State, Stored
 from quorate.node.requests import ReplicaStatus, Status
 
 if TYPE_CHECKING:
@@ -19,16 +20,20 @@ FAULTY_NAMED_MAX = 100
 
 
 def status_of(node: Node) -> Status:
-    known = node.connected, node.links.dropped_count, tuple(map(replica_status, node.host.hosted.values()))
+    hosted = node.host.hosted.values()
+    known = node.connected, node.links.dropped_count
     if not node.config.voters:
-        return Status(node.id, *known, nats=node.nats_status())
+        return Status(node.id, *known, tuple(map(replica_status, hosted)), nats=node.nats_status())
     image = node.metadata.image
+    replicas = tuple(replica_status(each, image.shard(each.partition)) for each in hosted)
     nodes = tuple(sorted(image.nodes)) if node.metadata.is_registered else ()
-    return Status(node.id, *known, node.metadata.controller, nodes, len(image.topics), node.nats_status())
+    controller, topics_count = node.metadata.controller, len(image.topics)
+    return Status(node.id, *known, replicas, controller, nodes, topics_count, node.nats_status())
 
 
-def replica_status(hosted: Hosted) -> ReplicaStatus:
-    replica = hosted.replica
+def replica_status(hosted: Hosted, stored: Stored | None = None) -> ReplicaStatus:
+    """`stored`: what whoever oversees it has written of it."""
+    replica, membership = hosted.replica, membership_of(hosted, stored)
     return ReplicaStatus(
         hosted.partition,
         replica.role.name if replica.is_voter else "learner",
@@ -38,20 +43,26 @@ def replica_status(hosted: Hosted) -> ReplicaStatus:
         hosted.commit,
         hosted.tally.counts.digest,
         replica.me,
-        membership_of(hosted),
+        membership,
         lags(replica),
         protocol=hosted.record.protocol,
         base=replica.log.base.offset,
-        in_sync=in_sync(replica, membership_of(hosted).ensemble),
+        in_sync=in_sync(replica, membership.ensemble),
         faulty=tuple((span.first_offset, span.last.offset) for span in replica.log.faulty[:FAULTY_NAMED_MAX]),
     )
 
 
-def membership_of(hosted: Hosted) -> Membership:
-    """Who counts, as the replica knows it; of one that somebody oversees, who was to count at its birth."""
+def membership_of(hosted: Hosted, stored: Stored | None = None) -> Membership:
+    """Who counts, as the replica knows it; of one that somebody oversees, as that is stored."""
     born = Membership(hosted.record.voters, hosted.record.learners)
+    if stored is not None:
+        born = Membership(ensemble_of(stored.shard))
     membership: Membership = getattr(hosted.replica, "membership", born)
     return membership
+
+
+def ensemble_of(state: State) -> tuple[Member, ...]:
+    return state.replicas if isinstance(state, isr.PartitionState) else state.ensemble
 
 
 def lags(replica: Any) -> dict[int, int]:

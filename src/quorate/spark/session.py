@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from logging import NullHandler, getLogger
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ def local_session(
         raise NoSpark(
             "Spark is not installed; install it with `pip install '.[local]'` in a clone of Quorate"
         )
+    # What goes wrong while Java is spoken to is raised; where nobody asked for logs, it is not printed as well.
+    getLogger("py4j").addHandler(NullHandler())
     with tempfile.TemporaryDirectory(prefix="quorate-spark-", ignore_cleanup_errors=True) as scratch:
         environment = {
             "PYSPARK_PYTHON": sys.executable,

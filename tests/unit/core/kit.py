@@ -107,7 +107,7 @@ class Bench(Stand):
 
     def miss_leader(self) -> None:
         """Let so much time pass that it owes nobody its vote, and not so much that it stands."""
-        self.now = max(self.now, self.replica._promised_until)
+        self.now = max(self.now, self.replica.promised_until)
 
     def stand(self) -> list[Effect]:
         """Let it miss its leader, and everybody with it: a candidate; returns what it orders then."""

@@ -321,12 +321,23 @@ def test_whoever_rests_is_told_what_is_new_until_it_asks_again() -> None:
     assert sent(bench.wake(), N2) == [], "it is awake, and asks by itself"
 
 
-def test_who_waits_is_told_at_once_what_is_settled() -> None:
+def test_who_waits_is_told_what_is_settled_with_the_next_entry_or_heartbeat() -> None:
     bench = leader("1-0")
     propose(bench)
     bench.persist()
     fetch(bench, N2, commit=1)
-    assert answered(fetch(bench, N3, commit=1), N2).commit == 2
+    assert not sent(fetch(bench, N3, commit=1), N2)
+    assert answered(bench.wake(), N2).commit == 2
+    fetch(bench, N2, commit=2)
+    assert answered(propose(bench), N2).commit == 2
+
+
+def test_who_only_says_that_it_has_what_it_was_sent_is_answered_when_it_asks_again() -> None:
+    bench = leader("1-0")
+    rest(bench)
+    (entry,) = answered(propose(bench), N2).headers
+    assert not sent(fetch(bench, N2, entry.id, commit=1), N2)
+    assert not answered(fetch(bench, N2, entry.id, commit=1), N2).rest
 
 
 @pytest.mark.behaviour("LB-20")

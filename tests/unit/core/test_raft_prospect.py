@@ -325,7 +325,7 @@ def test_nobody_stands_itself_while_its_promise_lasts() -> None:
         bench.receive(N1, AppendEntries(1, at("1-0"), 0))
         deadline = bench.replica.deadline()
         assert deadline is not None
-        assert deadline >= bench.replica._promised_until
+        assert deadline >= bench.replica.promised_until
 
 
 @pytest.mark.behaviour("YB-18")

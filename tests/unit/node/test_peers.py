@@ -159,7 +159,7 @@ def test_a_greeting_that_is_refused_for_good_is_not_tried_again() -> None:
             heard.append(f"node {peer}: {why}")
             return True
 
-        peers.introduce(incarnation=1, disk=7, refused=refused)
+        peers.introduce(incarnation=1, disk=7, refused=refused, nobody_there=lambda node: None)
         await until(lambda: len(heard) == 1)
         peers.heard_of(2)
         peers.know(9, Address("127.0.0.1", peers._addresses[2].port))

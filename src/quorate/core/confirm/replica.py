@@ -255,7 +255,7 @@ class Replica(raft.Replica):
         """The leader was demoted: whoever is at rest would wait for it for ever."""
         self.role.suspected(node)
         self.leader = 0
-        self._promised_until = self.now
+        self.promised_until = self.now
 
     def _nominated(self, sender: Member, message: Says) -> None:
         """One durable AYE an epoch, to whoever's log reaches as far as ours (TT-16, D6)."""

@@ -25,6 +25,7 @@ class Fetcher:
         "_marked_at",
         "_marked_end",
         "behind_since",
+        "given",
         "has_kept_up",
         "is_resting",
         "is_suspected",
@@ -32,6 +33,7 @@ class Fetcher:
         "member",
         "reading",
         "request",
+        "says_more",
     )
 
     def __init__(self, member: Member, now: float) -> None:
@@ -41,8 +43,12 @@ class Fetcher:
         self.behind_since: float | None = now
         self.has_kept_up = False
         """It has reached a mark: since when it is behind is more than a guess."""
+        self.given: tuple[int, EntryId] = (0, NOWHERE)
+        """(session, last entry) that it was sent last: that it has it says nothing that must be answered."""
+        self.says_more = False
+        """Its newest request is not answered yet, and says something that the one before did not."""
         self.is_waiting = False
-        """Its newest request was answered with nothing: the next that there is, it is told at once."""
+        """There was nothing to answer its newest request with: the next that there is, it is told at once."""
         self.is_resting = False
         """It was told to rest, and has not asked since."""
         self.is_suspected = False
@@ -80,6 +86,7 @@ class Fetcher:
         last = self.request
         if last is not None and (last.session, last.number) >= (request.session, request.number):
             return False
+        self.says_more = last is None or _says(last) != _says(request)
         self.request = request
         self.is_waiting = self.is_resting = self.is_suspected = False
         self._beats = 0
@@ -106,6 +113,10 @@ class Fetcher:
         self._beats = 0
         self.appended(now)
 
+    def ended(self) -> None:
+        """As if it had been behind for ever; it is not, once it has asked for more and has it."""
+        self.behind_since = float("-inf")
+
     def lags(self, now: float, lag_s: float) -> bool:
         return self.behind_since is not None and now - self.behind_since >= lag_s
 
@@ -117,3 +128,7 @@ class Fetcher:
         """Whether this heartbeat is for it, too: one that does not answer is tried less often."""
         self._beats += 1
         return self._beats <= BEATS_EAGER or self._beats % BEATS_LAZY == 0
+
+
+def _says(request: FetchRequest) -> tuple[int, EntryId, int, int]:
+    return request.session, request.prev, request.flushed, request.commit

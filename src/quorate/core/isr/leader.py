@@ -155,7 +155,6 @@ class Leader(Leading, Role):
         known = min(request.commit, request.prev.offset, replica.durable.offset)
         if known > replica.commit and replica.log.holds(request.prev):
             self.settle(known)
-            self._tell_news()
 
     # --- answers ---
 
@@ -183,7 +182,7 @@ class Leader(Leading, Role):
     def _send(self, follower: Fetcher, **more: Any) -> None:
         replica, request = self.replica, follower.request
         assert request is not None
-        follower.is_waiting = False
+        follower.is_waiting = follower.says_more = False
         answer = FetchResponse(
             replica.epoch, request.session, request.number, request.prev, replica.commit, **more
         )
@@ -215,7 +214,7 @@ class Leader(Leading, Role):
             follower.next, bytes_max=tuning.message_bytes_max, count_max=tuning.message_entries_max
         )
         if headers is not None:
-            self._send(follower, headers=headers)
+            self._send_entries(follower, headers)
         elif self._snapshot_is_cheaper(follower.next):
             self._send(follower, snapshot=replica.snapshot)
         elif not follower.reading:
@@ -223,6 +222,11 @@ class Leader(Leading, Role):
                 first=follower.next, last=replica.log.head.offset, bytes_max=tuning.message_bytes_max
             )
             self._readers[follower.reading] = follower.node
+
+    def _send_entries(self, follower: Fetcher, headers: tuple[Header, ...]) -> None:
+        assert follower.request is not None
+        follower.given = follower.request.session, headers[-1].id
+        self._send(follower, headers=headers)
 
     def loaded(self, event: events.Loaded) -> None:
         node = self._readers.pop(event.token, None)
@@ -234,15 +238,21 @@ class Leader(Leading, Role):
         log = self.replica.log
         fits = bool(headers) and headers[0].offset == follower.next and log.holds(follower.prev)
         if fits and headers[0].offset > log.base.offset:  # Otherwise removed while they were read.
-            self._send(follower, headers=headers)
+            self._send_entries(follower, headers)
         # Otherwise it has asked for something else since, and asks again.
 
     def _answer_with_nothing(self, follower: Fetcher, request: FetchRequest) -> None:
-        """It has our whole log. It may rest if it has flushed that, and knows that all of it is settled."""
+        """It has our whole log. It may rest if it has flushed that, and knows that all of it is settled.
+
+        One that only says that it has got, or flushed, what it was sent waits for news: an answer would say
+        nothing. It asks again after a while, and is answered then.
+        """
         replica = self.replica
         end = replica.log.head.offset
         rest = follower.is_whole and request.flushed == request.commit == replica.commit == end
-        self._send(follower, rest=rest and not follower.is_suspected)
+        if rest or not follower.says_more or follower.given != (request.session, request.prev):
+            self._send(follower, rest=rest and not follower.is_suspected)
+        follower.says_more = False
         follower.is_waiting = True
         follower.is_resting = follower.is_resting or rest
 
@@ -253,9 +263,11 @@ class Leader(Leading, Role):
         self.wake()
 
     def _tell_news(self) -> None:
-        """There is more in the log, or more of it is settled: whoever waits for that hears of it."""
+        """There is more in the log: whoever waits for that hears of it. What is settled is said with what comes
+        next, or with the next heartbeat: nobody but readers of that copy waits for it.
+        """
         for follower in self.followers.values():
-            if follower.is_waiting and self._has_news_for(follower):
+            if follower.is_waiting and follower.prev != self.replica.log.head:
                 self._answer(follower)
 
     def _has_news_for(self, follower: Fetcher) -> bool:
@@ -278,7 +290,7 @@ class Leader(Leading, Role):
         self.settle(reached)
         if self.has_settled and not had_settled:
             self.reading.settled()
-        self._tell_news()
+        self.wake()  # The followers are to hear of it.
 
     # --- who is in sync ---
 
@@ -323,6 +335,14 @@ class Leader(Leading, Role):
             follower.suspected(self.replica.now)
             self.wake()
 
+    def ended(self, node: int) -> None:
+        """Nobody needs to wait until it lags: nothing more of what it was sent is flushed there."""
+        self.suspected(node)
+        follower = self.followers.get(node)
+        if follower is not None:
+            follower.ended()
+            self._judge()
+
     # --- time ---
 
     def woke(self) -> None:
@@ -336,7 +356,7 @@ class Leader(Leading, Role):
         self.reading.give_up(replica.config.tuning.read_wait_s)
         for follower in self.followers.values():
             # Whoever rests does not ask again by itself: what was said to it may be lost.
-            if self._is_to_be_woken(follower) and follower.is_due():
+            if (self._is_to_be_woken(follower) and follower.is_due()) or self._is_to_be_told(follower):
                 self._answer(follower)
         if self._is_waiting_for_something():
             self.deadline = replica.now + replica.config.tuning.heartbeat_s
@@ -344,11 +364,16 @@ class Leader(Leading, Role):
     def _is_to_be_woken(self, follower: Fetcher) -> bool:
         return follower.is_resting and (follower.is_suspected or self._has_news_for(follower))
 
+    def _is_to_be_told(self, follower: Fetcher) -> bool:
+        """It waits, and more is settled than it knows."""
+        return follower.is_waiting and not follower.is_resting and self._has_news_for(follower)
+
     def _is_waiting_for_something(self) -> bool:
         return (
             self.asked is not None
             or self.reading.is_waiting
             or any(map(self._is_to_be_woken, self.followers.values()))
+            or any(map(self._is_to_be_told, self.followers.values()))
             or any(
                 self.followers[member.node].behind_since is not None
                 for member in self._waited_for

@@ -62,6 +62,17 @@ class Follower(Role):
         if self.deadline is None and node == self.replica.leader:
             self.restart_clock()
 
+    def ended(self, node: int) -> None:
+        """Stand as soon as votes are free again, one after the other: two at once would split them."""
+        replica = self.replica
+        if node != replica.leader or not replica.is_voter:
+            self.suspected(node)
+            return
+        turn = sum(peer < replica.me.node for peer in replica.voting_peers if peer != node)
+        due = max(replica.now, replica.promised_until) + replica.config.tuning.heartbeat_s * (0.5 + turn)
+        if self.deadline is None or due < self.deadline:
+            self.deadline = due
+
     def was_asked_whether_gone(self, sender: Member) -> None:
         """At rest we vouch for a leader that may be gone: what put us to rest was late, perhaps. Let it speak."""
         if self.deadline is None and self.replica.leader and self.replica.is_voter:

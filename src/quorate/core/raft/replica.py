@@ -45,7 +45,7 @@ class Replica(Keeper):
         self.times_asked = rng.getrandbits(32)
         """Rises whenever this replica asks whether others miss the leader, too. It does not begin with what it was
         in an earlier life: answers of then may still be under way, and say nothing about now."""
-        self._promised_until = float("-inf")
+        self.promised_until = float("-inf")
         """A leader was heard: until then nobody else gets this vote."""
 
     def describe(self) -> str:
@@ -156,12 +156,12 @@ class Replica(Keeper):
 
     def wait_for_leader(self) -> None:
         """It has as long to speak again as if it had just been heard."""
-        self._promised_until = self.now + self.config.tuning.election_timeout_s
+        self.promised_until = self.now + self.config.tuning.election_timeout_s
 
     def _follows(self) -> bool:
         """A leader was heard within an election time-out; or at rest, where the failure detector watches it."""
         at_rest = self.leader and self.role.deadline is None and self.is_voter
-        return bool(at_rest) or self.now < self._promised_until
+        return bool(at_rest) or self.now < self.promised_until
 
     # --- facts that every role takes alike ---
 
@@ -175,7 +175,7 @@ class Replica(Keeper):
         self.controls_changed()
         self.role.enter()
         if self.epoch:  # What this replica promised before it was restarted, it does not know.
-            self._promised_until = self.now + self.config.tuning.election_timeout_s
+            self.promised_until = self.now + self.config.tuning.election_timeout_s
         if self.config.preferred == self.me.node and not self.epoch:
             # A new group need not wait for a leader that never was; only until its other replicas are there.
             self.role.deadline = self.now + self.config.tuning.heartbeat_s
@@ -235,7 +235,7 @@ class Replica(Keeper):
         if sender.node == self.leader and self.role.name != "leader":
             self.role.suspected(sender.node)  # We may be at rest: nobody else would ever wake us.
             self.leader = 0  # It asks whether it is gone itself: it does not lead any more.
-            self._promised_until = self.now
+            self.promised_until = self.now
         heard = self.role.name == "leader" or self._follows()
         gone = not heard and message.last >= self.claim and not self.installing
         self.role.was_asked_whether_gone(sender)
