@@ -8,6 +8,7 @@ import pytest
 from quorate.core import effects, events
 from quorate.core.effects import Commit, Outcome, Reply
 from quorate.core.entry import EntryId, Member, Snapshot, Span
+from quorate.core.isr.leader import AHEAD_COUNT_MAX
 from quorate.core.isr.messages import AlterIsr, FetchRequest, PartitionTold
 from quorate.core.reading import StillRequest, StillResponse
 from tests.unit.core.isr_kit import (
@@ -301,6 +302,29 @@ def test_headers_that_are_no_longer_in_memory_are_read_first() -> None:
     assert of_kind(fetch(bench, N2, at("1-0"), flushed=-1), effects.Read) == [], "one at a time"
     answer = answered(bench.tell(events.Loaded(asked.token, found[1:])), N2)
     assert answer.headers == found[1:]
+
+
+def test_what_comes_next_goes_ahead_of_the_request_for_it_a_few_messages_far() -> None:
+    bench = leader("1-0")
+    rest(bench)
+    sent_ids = []
+    for request in range(AHEAD_COUNT_MAX + 2):
+        for message in sent(propose(bench, request + 1), N2):
+            assert [header.offset for header in message.headers] == [message.prev.offset + 1]
+            sent_ids += [header.id for header in message.headers]
+    assert sent_ids == [at(f"2-{offset}") for offset in range(2, 2 + AHEAD_COUNT_MAX)]
+    more = answered(fetch(bench, N2, at("2-3"), commit=1), N2)
+    assert [header.id for header in more.headers] == [at("2-10"), at("2-11")]
+
+
+def test_what_was_sent_ahead_and_lost_is_sent_again_when_it_is_asked_for_again() -> None:
+    bench = leader("1-0")
+    rest(bench)
+    propose(bench)
+    propose(bench, 2)
+    assert not sent(fetch(bench, N2, at("2-2"), commit=1), N2), "the other may be on its way"
+    again = answered(fetch(bench, N2, at("2-2"), commit=1), N2)
+    assert (again.prev, [header.id for header in again.headers]) == (at("2-2"), [at("2-3")])
 
 
 # ---- rest ----
