@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from quorate.cli import cluster_replace, cluster_status, say
+from quorate.cli import cluster_alter, cluster_replace, cluster_status, say
 from quorate.cli.options import SERVERS, WAIT_S, Json, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
@@ -47,6 +47,7 @@ class Voting(NamedTuple):
 
 def register(app: typer.Typer) -> None:
     cluster_status.register(cluster_app)
+    cluster_alter.register(cluster_app)
     cluster_app.command("transfer")(transfer)
     cluster_app.command("add", epilog=CHANGE_EPILOG)(add)
     cluster_app.command("remove", epilog=CHANGE_EPILOG)(remove)

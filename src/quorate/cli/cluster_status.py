@@ -78,15 +78,36 @@ async def _looked_at(orders: Orders) -> tuple[View, list[str]]:
     view = {
         "cluster": orders.client.cluster,
         "is_current": image.is_current,
+        "feature_level": image.cluster.level,
+        "config": image.cluster.config,
         "metadata": _metadata(metadata),
-        "nodes": [_node(info, statuses.get(info.node), metadata) for info in image.nodes],
+        "nodes": [
+            {**_node(info, statuses.get(info.node), metadata), "registered_at": image.lives.get(info.node)}
+            for info in image.nodes
+        ],
         "topics": len(image.topics),
         **partitions,
         "changes": changes,
         "nats": nats,
     }
     old = [] if image.is_current else [MAY_BE_OLD]
-    return view, [*old, *changes, *_troubles(partitions), *nats]
+    return view, [*old, *_level(image), *_settings(image), *changes, *_troubles(partitions), *nats]
+
+
+def _level(image: Image) -> list[str]:
+    """What everybody goes by, and whether they could go by more."""
+    level, known = image.cluster.level, min((info.knows for info in image.nodes), default=0)
+    if known > level:
+        could = f"; every node knows {known}: `quorate cluster alter --feature-level {known}`"
+        return [f"feature level {level}{could}"]
+    newer = [str(info.node) for info in image.nodes if info.knows > level]
+    more = f"; nodes {', '.join(newer)} know more, the others do not yet" if newer else ""
+    return [f"feature level {level}{more}"]
+
+
+def _settings(image: Image) -> list[str]:
+    said = ", ".join(f"{name}={value}" for name, value in sorted(image.cluster.config.items()))
+    return [f"new topics: {said}"] if said else []
 
 
 # ---- partitions ----
@@ -180,6 +201,8 @@ def _node(info: NodeInfo, status: Status | None, metadata: ReplicaStatus | None)
         "node": info.node,
         "address": f"{info.host}:{info.port}",
         "rack": info.rack,
+        "incarnation": info.incarnation,
+        "knows": info.knows,
         "state": "up" if status is not None else "does not answer",
         "metadata": role,
         "behind": behind,

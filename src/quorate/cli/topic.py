@@ -58,14 +58,22 @@ def register(app: typer.Typer) -> None:
 def create(
     name: Name,
     servers: Servers = SERVERS,
-    partitions: Annotated[int, typer.Option(metavar="N", min=1, max=3000, help="How many partitions.")] = 1,
+    partitions: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=3000, help="How many partitions.", show_default="1"),
+    ] = None,
     replicas: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, max=9, help="Copies of each.", show_default="3, or all nodes"),
     ] = None,
     replication: Annotated[
-        str, typer.Option(metavar="HOW", help="How the copies agree: raft, coordinated, isr or confirm.")
-    ] = "raft",
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="How the copies agree: raft, coordinated, isr or confirm.",
+            show_default="raft",
+        ),
+    ] = None,
     nats: Annotated[
         str | None,
         typer.Option(metavar="SUBJECT", help="Take what is published to this NATS subject, too."),
@@ -79,22 +87,22 @@ def create(
     from quorate.cli.orders import reached
     from quorate.client.admin import create_topic
 
-    given = _settings(config)
+    given = settings_of(config)
     if nats is not None and NATS_SUBJECT in given:
         raise WrongUsage(f"--nats and --config {NATS_SUBJECT} say the same: give one of them")
-    settings = {"quorate.replication": replication} | given
+    settings = ({"quorate.replication": replication} if replication is not None else {}) | given
     if nats is not None:
         settings[NATS_SUBJECT] = nats
     with reached(servers) as cluster:
-        create_topic(
-            cluster, name, partitions_count=partitions, replicas_count=replicas or -1, config=settings
+        made = create_topic(
+            cluster, name, partitions_count=partitions or -1, replicas_count=replicas or -1, config=settings
         )
-    created = {"topic": name, "partitions": partitions, "config": settings}
-    say.result(f"topic {name} is created: {_counted(partitions)}", created, json=json)
+    created = {"topic": name, "partitions": made.partitions_count, "config": made.config}
+    say.result(f"topic {name} is created: {_counted(made.partitions_count)}", created, json=json)
     _tell_silent(servers, name)
 
 
-def _settings(config: list[str] | None) -> dict[str, str]:
+def settings_of(config: list[str] | None) -> dict[str, str]:
     settings = {}
     for setting in config or ():
         key, equals, value = setting.partition("=")
@@ -102,6 +110,19 @@ def _settings(config: list[str] | None) -> dict[str, str]:
             raise WrongUsage(f"--config {setting!r}: write KEY=VALUE")
         settings[key] = value
     return settings
+
+
+def altered_settings(config: list[str] | None, reset: list[str] | None) -> dict[str, str | None]:
+    """What each is to be; None: as by default."""
+    given = settings_of(config)
+    both = set(given).intersection(reset or ())
+    if both:
+        raise WrongUsage(f"--config and --reset both name {min(both)}: give one of them")
+    return {**given, **dict.fromkeys(reset or ())}
+
+
+def in_words(settings: dict[str, str | None]) -> list[str]:
+    return [f"{key} is {'as by default' if value is None else value}" for key, value in settings.items()]
 
 
 def _counted(partitions: int) -> str:
@@ -208,10 +229,7 @@ def alter(
     from quorate.cli.orders import carry_out, reached
     from quorate.client.admin import add_partitions, alter_topic
 
-    settings: dict[str, str | None] = {**_settings(config), **dict.fromkeys(reset or ())}
-    both = set(_settings(config)).intersection(reset or ())
-    if both:
-        raise WrongUsage(f"--config and --reset both name {min(both)}: give one of them")
+    settings = altered_settings(config, reset)
     if not settings and partitions is None:
         raise WrongUsage("nothing is to be altered: give --config, --reset or --partitions")
     topic = carry_out(servers, lambda orders: orders.topic(name))
@@ -221,8 +239,7 @@ def alter(
         if partitions is not None and partitions != len(topic.ensembles):
             add_partitions(cluster, name, partitions)
     topic = carry_out(servers, lambda orders: orders.topic(name))
-    said = [f"{key} is {'as by default' if value is None else value}" for key, value in settings.items()]
-    said += [f"it has {_counted(len(topic.ensembles))}"] * (partitions is not None)
+    said = in_words(settings) + [f"it has {_counted(len(topic.ensembles))}"] * (partitions is not None)
     altered = {"topic": name, "partitions": len(topic.ensembles), "config": topic.config}
     say.result(f"topic {name}: {', '.join(said)}", altered, json=json)
 

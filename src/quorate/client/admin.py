@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -21,10 +21,21 @@ from quorate.wire.messages import Api, request_class
 
 CREATE_VERSION, DELETE_VERSION, METADATA_VERSION = 7, 5, 12
 ALTER_VERSION, ADD_VERSION = 1, 3
-TOPIC, SET, RESET = 2, 0, 1
+TOPIC, NODE, SET, RESET = 2, 4, 0, 1
 """Kafka's numbers for what settings are of, and for what is done to them."""
+EVERY_NODE = ""
+OF_TOPIC = 1
+"""Who gave a setting: whoever made the topic, or the cluster in their place."""
 NODE_SHARE = 0.8
 """Of our patience: a node's word that its time is over says more than its silence."""
+
+
+class Created(NamedTuple):
+    """What a new topic has become."""
+
+    partitions_count: int
+    replicas_count: int
+    config: dict[str, str]
 
 
 def create_topic(
@@ -34,7 +45,7 @@ def create_topic(
     partitions_count: int = -1,
     replicas_count: int = -1,
     config: Mapping[str, str] | None = None,
-) -> None:
+) -> Created:
     """It is there, with a leader for each partition, when this returns; -1: as the cluster sees fit.
 
     Raises Refused, and Unreachable where nobody knows whether it is there now.
@@ -49,6 +60,9 @@ def create_topic(
     values = {"topics": [topic], "timeout": _timeout(cluster), "validate_only": False}
     answer = _ask(cluster, cluster.ask_once, Api.CREATE_TOPICS, CREATE_VERSION, values)
     _judge(answer.topics, name)
+    made = answer.topics[0]
+    given = {each.name: each.value or "" for each in made.configs or () if each.config_source == OF_TOPIC}
+    return Created(int(made.num_partitions), int(made.replication_factor), given)
 
 
 def delete_topic(cluster: Cluster, name: str) -> None:
@@ -63,12 +77,24 @@ def alter_topic(cluster: Cluster, name: str, settings: Mapping[str, str | None])
 
     Raises UnknownTopic, Refused, and Unreachable where nobody knows whether they are so now.
     """
+    _alter(cluster, TOPIC, name, settings)
+
+
+def alter_cluster(cluster: Cluster, settings: Mapping[str, str | None]) -> None:
+    """Let new topics be so where nobody says, None as by default.
+
+    Raises Refused, and Unreachable where nobody knows whether it is so now.
+    """
+    _alter(cluster, NODE, EVERY_NODE, settings)
+
+
+def _alter(cluster: Cluster, resource: int, name: str, settings: Mapping[str, str | None]) -> None:
     configs = [
         {"name": key, "value": value, "config_operation": RESET if value is None else SET}
         for key, value in settings.items()
     ]
-    topic = {"resource_type": TOPIC, "resource_name": name, "configs": configs}
-    values = {"resources": [topic], "validate_only": False}
+    altered = {"resource_type": resource, "resource_name": name, "configs": configs}
+    values = {"resources": [altered], "validate_only": False}
     answer = _ask(cluster, cluster.ask_once, Api.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, values)
     _judge(answer.responses, name)
 

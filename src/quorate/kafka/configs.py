@@ -1,7 +1,7 @@
-"""DescribeConfigs and IncrementalAlterConfigs: what topics are set to, and that it be otherwise.
+"""DescribeConfigs and IncrementalAlterConfigs: what topics and the cluster are set to, and that it be otherwise.
 
-Nodes are set by their own configuration, which nobody changes from outside: of a node nothing is described, and
-nothing altered.
+What is set for the cluster, as for a node without a name, is what new topics are. Nodes are set by their own
+configuration, which nobody changes from outside: of one node nothing is described, and nothing altered.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from quorate.kafka.call import Call
-from quorate.kafka.settings import Refused, check_altered, described
+from quorate.kafka.settings import Refused, check_altered, check_cluster, cluster_described, described
 from quorate.kafka.topics import NOT_REGISTERED
 from quorate.machine.metadata import Topic
-from quorate.node.metadata import NoMetadata, UnknownTopic
+from quorate.node.metadata import NoMetadata, TooNew, UnknownTopic
 from quorate.wire.messages import decode_request
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ async def _describe_all(broker: Broker, call: Call, request: Any) -> None:
 
 
 def _described(broker: Broker, wanted: Any) -> list[dict[str, Any]]:
+    if _is_cluster(wanted):
+        return cluster_described(broker.node.metadata.image)
     if wanted.resource_type == Resource.NODE:
         if wanted.resource_name not in map(str, broker.node.metadata.image.nodes):
             raise Refused(ErrorCode.invalid_request, f"there is no node {wanted.resource_name}")
@@ -105,10 +107,31 @@ async def _alter_all(broker: Broker, call: Call, request: Any) -> None:
 
 
 async def _alter(broker: Broker, wanted: Any, *, validate_only: bool) -> None:
-    if wanted.resource_type == Resource.NODE:
+    if wanted.resource_type == Resource.NODE and not _is_cluster(wanted):
         why = "a node is set by its own configuration: change its file, and restart it"
         raise Refused(ErrorCode.invalid_request, why)
-    topic = _topic(broker, wanted)
+    altered = _altered(wanted)
+    try:
+        if _is_cluster(wanted):
+            check_cluster(altered)
+            if not validate_only:
+                await broker.node.metadata.alter_cluster(altered)
+            return
+        topic = _topic(broker, wanted)
+        possible = check_altered(topic, altered)
+        if possible and not validate_only:
+            await broker.node.metadata.alter_topic(topic.id, possible)
+    except UnknownTopic as error:
+        raise Refused(ErrorCode.unknown_topic_or_partition, str(error)) from None
+    except TooNew as error:
+        raise Refused(ErrorCode.unsupported_version, str(error)) from None
+    except NoMetadata as error:
+        # Rule 9: it may have been done.
+        raise Refused(ErrorCode.request_timed_out, str(error)) from None
+
+
+def _altered(wanted: Any) -> dict[str, str | None]:
+    """What each setting that is named is to be; None: as by default. Raises Refused."""
     altered: dict[str, str | None] = {}
     for each in wanted.configs:
         if each.name in altered:
@@ -120,16 +143,7 @@ async def _alter(broker: Broker, wanted: Any, *, validate_only: bool) -> None:
         else:
             why = f"{each.name}: a setting is set to a value or deleted; nothing is appended or subtracted"
             raise Refused(ErrorCode.invalid_request, why)
-    possible = check_altered(topic, altered)
-    if validate_only or not possible:
-        return
-    try:
-        await broker.node.metadata.alter_topic(topic.id, possible)
-    except UnknownTopic as error:
-        raise Refused(ErrorCode.unknown_topic_or_partition, str(error)) from None
-    except NoMetadata as error:
-        # Rule 9: it may have been done.
-        raise Refused(ErrorCode.request_timed_out, str(error)) from None
+    return altered
 
 
 # ---- both ----
@@ -141,6 +155,10 @@ async def _is_current(broker: Broker) -> bool:
         return False
     await broker.node.metadata.catch_up()
     return True
+
+
+def _is_cluster(wanted: Any) -> bool:
+    return bool(wanted.resource_type == Resource.NODE and wanted.resource_name == "")
 
 
 def _topic(broker: Broker, wanted: Any) -> Topic:

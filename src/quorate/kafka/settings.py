@@ -14,7 +14,21 @@ from kio.schema.errors import ErrorCode
 
 from quorate.ingest import SUBJECT, why_bad_subject
 from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
-from quorate.machine.metadata import KIND, RECORDS, REPLICATIONS, TABLES, Topic
+from quorate.machine.metadata import (
+    KIND,
+    PARTITIONS_COUNT_MAX,
+    RECORDS,
+    REPLICATIONS,
+    TABLES,
+    Metadata,
+    Topic,
+)
+from quorate.node.metadata import (
+    PARTITIONS_COUNT,
+    PARTITIONS_SETTING,
+    REPLICAS_COUNT,
+    REPLICAS_SETTING,
+)
 from quorate.node.overseers import MIN_ISR
 
 REPLICATION = "quorate.replication"
@@ -49,6 +63,7 @@ class Source(IntEnum):
     """Who gave a value, in Kafka's numbers."""
 
     TOPIC = 1
+    CLUSTER = 3
     DEFAULT = 5
 
 
@@ -93,6 +108,26 @@ SETTINGS: dict[str, Setting] = {
     "flush.messages": Setting(Kind.LONG, "Everything is flushed before it is acknowledged.", "1", ("1",)),
 }
 
+COPIES_COUNT_MAX = 9
+CLUSTER_SETTINGS: dict[str, Setting] = {
+    PARTITIONS_SETTING: Setting(
+        Kind.INT,
+        "How many partitions a topic gets.",
+        str(PARTITIONS_COUNT),
+        numbers=range(1, PARTITIONS_COUNT_MAX + 1),
+    ),
+    REPLICAS_SETTING: Setting(
+        Kind.INT,
+        "How many copies its partitions get, or as many as there are nodes.",
+        str(REPLICAS_COUNT),
+        numbers=range(1, COPIES_COUNT_MAX + 1),
+    ),
+    **{name: setting for name, setting in SETTINGS.items() if name not in (KIND, SUBJECT)},
+}
+"""What new topics are, where whoever makes them does not say."""
+OF_TABLES = (REPLICATION, MIN_ISR)
+"""Those that groups of tables go by, too."""
+
 UNKNOWN = Setting(Kind.STRING, "A newer node knows what this says.", is_settled=True)
 
 
@@ -102,7 +137,7 @@ UNKNOWN = Setting(Kind.STRING, "A newer node knows what this says.", is_settled=
 def check_config(config: Mapping[str, str], copies: int, *, replication: str = REPLICATION_DEFAULT) -> None:
     """Only what is honoured, or says what is done anyway; raises Refused."""
     for name, value in config.items():
-        _check(name, value, copies, replication)
+        _check(_setting(name), name, value, copies, replication)
 
 
 def check_altered(topic: Topic, altered: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -112,7 +147,7 @@ def check_altered(topic: Topic, altered: Mapping[str, str | None]) -> dict[str, 
     for name, value in altered.items():
         setting = _setting(name)
         if value is not None:
-            _check(name, value, copies, topic.replication)
+            _check(setting, name, value, copies, topic.replication)
         if not is_settled(name, setting, topic):
             possible[name] = value
         elif (default.get(name) if value is None else value) != now.get(name):
@@ -129,8 +164,7 @@ def is_settled(name: str, setting: Setting, topic: Topic) -> bool:
     return setting.is_settled or (name == MIN_ISR and topic.replication == "isr")
 
 
-def _check(name: str, value: str, copies: int, replication: str) -> None:
-    setting = _setting(name)
+def _check(setting: Setting, name: str, value: str, copies: int, replication: str) -> None:
     numbers = setting.numbers
     if name == MIN_ISR:
         # Elsewhere a majority settles, so up to that many copies are sure whatever is said here.
@@ -148,6 +182,26 @@ def _setting(name: str) -> Setting:
     if name not in SETTINGS:
         raise Refused(ErrorCode.invalid_config, f"{name} is not a setting of topics here")
     return SETTINGS[name]
+
+
+def check_cluster(altered: Mapping[str, str | None]) -> None:
+    """What is to be altered of the cluster; raises Refused."""
+    for name, value in altered.items():
+        if name not in CLUSTER_SETTINGS:
+            raise Refused(
+                ErrorCode.invalid_config,
+                f"{name} is not a setting of clusters here; there are: {', '.join(sorted(CLUSTER_SETTINGS))}",
+            )
+        if value is not None:
+            # A topic that it does not fit is refused when it is made.
+            _check(CLUSTER_SETTINGS[name], name, value, COPIES_COUNT_MAX, "isr")
+
+
+def with_defaults(image: Metadata, given: Mapping[str, str]) -> dict[str, str]:
+    """What a new topic is set to: what its maker says, and what the cluster says in place of the rest."""
+    of_topics = OF_TABLES if given.get(KIND) == TABLES else tuple(SETTINGS)
+    told = {name: value for name, value in image.cluster.config.items() if name in of_topics}
+    return {**told, **given}
 
 
 def check_subject(subject: str, partitions_count: int, *, has_server: bool) -> None:
@@ -182,20 +236,41 @@ def described(topic: Topic) -> list[dict[str, Any]]:
     configs = []
     for name, value in sorted(values_of(topic).items()):
         setting = SETTINGS.get(name, UNKNOWN)
-        synonyms = [{"name": name, "value": value, "source": Source.TOPIC}] if name in topic.config else []
-        if name in default:
-            synonyms.append({"name": name, "value": default[name], "source": Source.DEFAULT})
         is_given = name in topic.config or value != default.get(name)
+        one = _described(setting, name, topic.config.get(name), default.get(name), Source.TOPIC)
         configs.append(
-            {
-                "name": name,
+            one
+            | {
                 "value": value,
                 "read_only": is_settled(name, setting, topic) or len(setting.values) == 1,
                 "config_source": Source.TOPIC if is_given else Source.DEFAULT,
-                "is_sensitive": False,
-                "synonyms": synonyms,
-                "config_type": setting.kind,
-                "documentation": setting.says,
             }
         )
     return configs
+
+
+def cluster_described(image: Metadata) -> list[dict[str, Any]]:
+    """What new topics are set to where nobody says, as Kafka's messages have it."""
+    config = image.cluster.config
+    return [
+        _described(setting, name, config.get(name), setting.default or None, Source.CLUSTER)
+        for name, setting in sorted(CLUSTER_SETTINGS.items())
+        if name in config or setting.default
+    ]
+
+
+def _described(
+    setting: Setting, name: str, given: str | None, default: str | None, source: Source
+) -> dict[str, Any]:
+    told = {source: given, Source.DEFAULT: default}
+    synonyms = [{"name": name, "value": each, "source": of} for of, each in told.items() if each is not None]
+    return {
+        "name": name,
+        "value": default if given is None else given,
+        "read_only": len(setting.values) == 1,
+        "config_source": Source.DEFAULT if given is None else source,
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": setting.kind,
+        "documentation": setting.says,
+    }

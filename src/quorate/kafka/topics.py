@@ -26,16 +26,18 @@ from quorate.kafka.settings import (
     check_config,
     check_subject,
     described,
+    with_defaults,
 )
 from quorate.machine.metadata import KIND, TABLES, Topic
 from quorate.node.metadata import (
-    REPLICAS_COUNT,
     BadChange,
     BadReplication,
     BadTopic,
     NoMetadata,
+    TooNew,
     TopicExists,
     UnknownTopic,
+    default_replicas,
 )
 from quorate.wire.messages import decode_request
 
@@ -60,6 +62,10 @@ def handle_create(broker: Broker, call: Call) -> None:
 async def _create_all(broker: Broker, call: Call, request: Any) -> None:
     deadline = asyncio.get_running_loop().time() + _seconds(request.timeout)
     knows_cluster = await broker.until_registered(_seconds(request.timeout))
+    if knows_cluster:
+        await (
+            broker.node.metadata.catch_up()
+        )  # What new topics are may have been altered just now, elsewhere.
     times_named = Counter(topic.name for topic in request.topics)
     answers = []
     for wanted in request.topics:
@@ -88,10 +94,10 @@ async def _create_all(broker: Broker, call: Call, request: Any) -> None:
 
 async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
     check_name(wanted.name)
-    config = {setting.name: setting.value or "" for setting in wanted.configs}
+    image = broker.node.metadata.image
+    config = with_defaults(image, {setting.name: setting.value or "" for setting in wanted.configs})
     replication = config.pop(REPLICATION, REPLICATION_DEFAULT)
     ensembles = _assigned(wanted)
-    image = broker.node.metadata.image
     if ensembles is None:
         if wanted.num_partitions != BY_DEFAULT and wanted.num_partitions < 1:
             raise Refused(ErrorCode.invalid_partitions, f"{wanted.num_partitions} partitions; at least 1")
@@ -102,22 +108,20 @@ async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
     else:
         copies = min(map(len, ensembles))
     if copies == BY_DEFAULT:
-        copies = min(REPLICAS_COUNT, len(image.nodes))
+        copies = default_replicas(image, len(image.nodes))
     check_config(config, copies, replication=replication)
+    partitions_count = wanted.num_partitions if ensembles is None else len(ensembles)
+    if partitions_count == BY_DEFAULT and (SUBJECT in config or config.get(KIND) == TABLES):
+        partitions_count = 1
     if SUBJECT in config:
-        partitions_count = wanted.num_partitions if ensembles is None else len(ensembles)
         check_subject(config[SUBJECT], partitions_count, has_server=bool(broker.node.config.nats))
-    if config.get(KIND) == TABLES:
-        partitions_count = wanted.num_partitions if ensembles is None else len(ensembles)
-        if partitions_count not in (1, BY_DEFAULT) or SUBJECT in config:
-            raise Refused(
-                ErrorCode.invalid_config, "a group of tables has one partition, and no NATS subject"
-            )
+    if config.get(KIND) == TABLES and (partitions_count != 1 or SUBJECT in config):
+        raise Refused(ErrorCode.invalid_config, "a group of tables has one partition, and no NATS subject")
     try:
         return await broker.node.metadata.create_topic(
             wanted.name,
             ensembles,
-            partitions_count=wanted.num_partitions,
+            partitions_count=partitions_count,
             replicas_count=wanted.replication_factor,
             replication=replication,
             config=config,
@@ -125,6 +129,8 @@ async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
         )
     except TopicExists as error:
         raise Refused(ErrorCode.topic_already_exists, str(error)) from None
+    except TooNew as error:
+        raise Refused(ErrorCode.unsupported_version, str(error)) from None
     except BadReplication as error:
         raise Refused(ErrorCode.invalid_config, str(error)) from None
     except BadTopic as error:
@@ -229,6 +235,8 @@ async def _add_to(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
         )
     except UnknownTopic as error:
         raise Refused(ErrorCode.unknown_topic_or_partition, str(error)) from None
+    except TooNew as error:
+        raise Refused(ErrorCode.unsupported_version, str(error)) from None
     except BadChange as error:
         raise Refused(ErrorCode.invalid_partitions, str(error)) from None
     except BadTopic as error:

@@ -225,7 +225,7 @@ def level_of(command: Command) -> int:
     """What everybody must know before this may be proposed."""
     if isinstance(command, CreateTopic) and (command.topic.replication != "raft" or command.topic.is_tables):
         return 2
-    return COMMAND_LEVELS.get(str(command.__struct_config__.tag), FIRST_LEVEL)
+    return COMMAND_LEVELS[str(command.__struct_config__.tag)]
 
 
 class _State(msgspec.Struct):

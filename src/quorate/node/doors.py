@@ -273,6 +273,8 @@ class Door(Letters):
                 if (stored := image.shard(partition)) is not None
             },
             tuple(sorted(image.users)),
+            image.cluster,
+            {info.node: image.life_of(info.node) for info in nodes},
         )
 
     def _fetch(self, number: int, request: Fetch) -> None:

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from quorate.core.entry import Member, Partition, partition_of
+from quorate.machine.cluster import KNOWN_LEVEL, AlterCluster
 from quorate.machine.metadata import (
     METADATA,
     METADATA_TOPIC,
@@ -31,6 +32,7 @@ from quorate.machine.metadata import (
     TakeProducerIds,
     Topic,
     command_batch,
+    level_of,
 )
 from quorate.node.client import BadRequest, Client, NotDone, NotWritten, OutcomeUnknown, Unreachable
 from quorate.node.config import Address
@@ -49,6 +51,8 @@ REGISTER_AGAIN_S = 0.2
 REPLICAS_COUNT = 3
 """Copies of a partition, where nobody says how many, and as many nodes are there."""
 PARTITIONS_COUNT = 1
+PARTITIONS_SETTING, REPLICAS_SETTING = "num.partitions", "default.replication.factor"
+"""What the cluster may be set to in their place."""
 
 
 class NoMetadata(Exception):
@@ -71,12 +75,35 @@ class BadChange(Exception):
     """That cannot be made of a topic or a partition that is there, and the text says why."""
 
 
+class TooNew(BadTopic, BadChange):
+    """Not everybody here can be relied on to know such a command."""
+
+
 class UnknownTopic(Exception):
     """There is no such topic, or no more."""
 
 
 def no_such_node(node: int, image: Metadata) -> str:
     return f"there is no node {node}; there are: {', '.join(map(str, sorted(image.nodes)))}"
+
+
+def default_partitions(image: Metadata) -> int:
+    return int(image.cluster.config.get(PARTITIONS_SETTING, PARTITIONS_COUNT))
+
+
+def default_replicas(image: Metadata, nodes_count: int) -> int:
+    """Not more than there are nodes."""
+    return min(int(image.cluster.config.get(REPLICAS_SETTING, REPLICAS_COUNT)), nodes_count)
+
+
+def expect_known(image: Metadata, commands: Iterable[Command]) -> None:
+    """Raises TooNew for a command that came after the cluster's feature level, which never falls."""
+    needed = max(map(level_of, commands))
+    if needed > image.cluster.level:
+        raise TooNew(
+            f"this needs feature level {needed}, and the cluster is at {image.cluster.level}; when every node runs "
+            f"a version that knows it, `quorate cluster alter --feature-level {needed}`"
+        )
 
 
 class MetadataClient:
@@ -127,6 +154,7 @@ class MetadataClient:
             self._node.disk,
             rack=self._node.config.rack,
             listeners=listeners,
+            knows=KNOWN_LEVEL,
         )
 
     async def run(self) -> None:
@@ -140,12 +168,22 @@ class MetadataClient:
                 except NoMetadata as error:
                     self._node.log(f"not registered yet: {error}; trying again", level=WARNING)
                     await asyncio.sleep(REGISTER_AGAIN_S)
-            if self._node.fail_if_replaced():
+            if self._node.fail_if_replaced() or self._fail_if_too_old():
                 return
             self._node.log("registered")
             self.is_current = True
             self._node.following.follow()
             await asyncio.get_running_loop().create_future()
+
+    def _fail_if_too_old(self) -> bool:
+        """Stop where everybody goes by more than this code knows: it would take their commands for nothing."""
+        level = self.image.cluster.level
+        if level > KNOWN_LEVEL:
+            self._node.fail(
+                f"this cluster goes by feature level {level}, and this version of quorate knows only "
+                f"{KNOWN_LEVEL}; install the one that the other nodes have"
+            )
+        return level > KNOWN_LEVEL
 
     async def _look_around(self) -> None:
         """A node that is new asks who else there is: others than it was told may lead by now."""
@@ -177,7 +215,11 @@ class MetadataClient:
     # --- commands ---
 
     async def command(self, *commands: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> int:
-        """Settle them, and wait until the image here has them; the offset of the first. Raises NoMetadata."""
+        """Settle them, and wait until the image here has them; the offset of the first.
+
+        Raises NoMetadata, and TooNew for what not everybody here knows.
+        """
+        expect_known(self.image, commands)
         payload = command_batch(*commands)
         deadline = monotonic() + timeout_s
         self._client.expect_leader(METADATA, self.controller)
@@ -216,14 +258,14 @@ class MetadataClient:
                 f"quorate.replication={replication} is unknown; there are: {', '.join(REPLICATIONS)}"
             )
         if ensembles is None:
-            count = PARTITIONS_COUNT if partitions_count == -1 else partitions_count
+            count = default_partitions(image) if partitions_count == -1 else partitions_count
             if not 1 <= count <= PARTITIONS_COUNT_MAX - image.partitions_count():
                 left = PARTITIONS_COUNT_MAX - image.partitions_count()
                 raise BadTopic(f"{count} partitions; from 1 to {left} more are possible")
             # Not fewer because a node is late: whoever wants fewer says so.
             told = {self._node.id, *self._node.config.peers}.difference(image.forgotten())
             everybody_count = max(len(image.nodes), len(told))
-            copies = min(REPLICAS_COUNT, everybody_count) if replicas_count == -1 else replicas_count
+            copies = default_replicas(image, everybody_count) if replicas_count == -1 else replicas_count
             if not 1 <= copies <= len(image.nodes):
                 raise BadTopic(f"{copies} copies of each partition; {len(image.nodes)} nodes are registered")
             ensembles = place(image, count, copies, heard=self._node.heard)
@@ -232,6 +274,7 @@ class MetadataClient:
                 f"{len(ensembles)} partitions are too many; all topics have {PARTITIONS_COUNT_MAX}"
             )
         topic = Topic(name, self._new_id(), replication, self._members(image, ensembles), config or {})
+        expect_known(image, [CreateTopic(topic)])
         if not validate_only:
             await self.command(CreateTopic(topic))
             if self.image.by_id.get(topic.id) is None:
@@ -264,6 +307,10 @@ class MetadataClient:
         if topic_id not in self.image.by_id:
             raise UnknownTopic(f"there is no topic with id {topic_id.hex()}")
         await self.command(DeleteTopic(topic_id))
+
+    async def alter_cluster(self, settings: dict[str, str | None]) -> None:
+        """Let the cluster be set so, None as by default; it is when this returns. Raises TooNew, NoMetadata."""
+        await self.command(AlterCluster(settings))
 
     async def alter_topic(self, topic_id: bytes, settings: dict[str, str | None]) -> None:
         """Let these settings be so, None as by default; they are when this returns.

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from quorate.core import coordinated, events, isr
 from quorate.core.effects import Outcome, Reply, Send
 from quorate.core.entry import NOWHERE, TOPIC_ID_BYTES, Member, Partition, partition_of
-from quorate.core.events import ReadLevel, Recovered, Started
-from quorate.core.metadata import ReadShard, ShardRead, ShardWritten, StoreSilent, WriteRefused, WriteShard
+from quorate.core.events import Recovered, Started
+from quorate.core.metadata import ReadShard, ShardRead, WriteShard
 from quorate.host import Parcel
-from quorate.machine import shards
-from quorate.machine.metadata import METADATA, Topic, command_batch
+from quorate.machine.metadata import METADATA, Topic
+from quorate.node.stores import Heard, MetadataStore, Store
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
@@ -60,6 +60,7 @@ class Overseen:
 class Overseers:
     def __init__(self, node: Node, rng: Random) -> None:
         self._node = node
+        self._store: Store = MetadataStore(node)
         self._rng = rng
         self._overseen: dict[Partition, Overseen] = {}
         self._life = 0
@@ -125,7 +126,7 @@ class Overseers:
 
     def _should_lead(self, overseen: Overseen) -> int:
         """The node that leads by what is stored; 0: nobody is to, or somebody is being chosen."""
-        stored = self._stored(overseen)
+        stored = self._store.known(overseen.partition)
         if stored is None or getattr(stored.shard, "status", STEADY) is not STEADY:
             return 0
         return stored.shard.leader.node if stored.shard.leader is not None else 0
@@ -176,11 +177,9 @@ class Overseers:
                 self._node.send_in_turn(effect.to, Parcel(overseen.partition, me, effect.message))
             elif isinstance(effect, Reply):
                 overseen.answers.pop(effect.request)(effect)
-            elif isinstance(effect, ReadShard):
-                self._read(overseen, effect)
             else:
-                assert isinstance(effect, WriteShard)
-                self._write(overseen, effect)
+                assert isinstance(effect, ReadShard | WriteShard)
+                self._store.ask(overseen.partition, effect, partial(self._answered, overseen))
         self._schedule(overseen)
 
     def _schedule(self, overseen: Overseen) -> None:
@@ -230,11 +229,12 @@ class Overseers:
     def _make(self, topic: Topic, number: int) -> Any:
         ensemble = tuple(sorted(topic.ensembles[number]))
         if topic.replication == "isr":
-            birth = isr.Birth(ensemble, min_isr(topic, number))
+            birth = isr.Birth(ensemble, min_isr(topic, number), leader=topic.ensembles[number][0])
             return isr.Controller(isr.ControllerTuning(watch_s=WATCH_S), self._rng, birth=birth)
         newborn = coordinated.Shard(0, coordinated.Status.ELECTION, ensemble)
         tuning = coordinated.OperatorTuning(watch_s=WATCH_S)
-        return coordinated.Operator(tuning, self._rng, birth=newborn)
+        prefers = tuple(member.node for member in topic.ensembles[number])
+        return coordinated.Operator(tuning, self._rng, birth=newborn, prefers=prefers)
 
     def _let_all_go(self) -> None:
         for overseen in tuple(self._overseen.values()):
@@ -251,50 +251,14 @@ class Overseers:
             answer(Reply(request, Outcome.UNKNOWN, why="another node leads the metadata group"))
         overseen.answers.clear()
 
-    # --- the store: the metadata group's image ---
+    # --- the store ---
 
-    def _read(self, overseen: Overseen, request: ReadShard) -> None:
-        def answered(reply: Reply) -> None:
-            if reply.outcome is not Outcome.SETTLED:
-                self._put(overseen, StoreSilent(request.token))
-                return
-            stored = self._stored(overseen)
-            version, shard = (stored.version, stored.shard) if stored is not None else (0, None)
-            self._put(overseen, ShardRead(request.token, version, shard))
+    def _answered(self, overseen: Overseen, event: Heard) -> None:
+        self._put(overseen, event)
+        if isinstance(event, ShardRead):
             leader = self._should_lead(overseen)
             if leader in self._node.links.ended:  # That was said before anybody here oversaw it, perhaps.
                 self._put(overseen, events.Suspected(leader, ended=True))
-
-        self._node.read(METADATA, ReadLevel.LINEARIZABLE, answered)
-
-    def _write(self, overseen: Overseen, request: WriteShard) -> None:
-        command = shards.WriteShard(overseen.partition, request.version, request.shard)
-
-        def settled(reply: Reply) -> None:
-            if reply.outcome is not Outcome.SETTLED:
-                # Not led here any more, or too busy: what was not done for certain is asked for again all the same.
-                self._put(overseen, StoreSilent(request.token))
-            else:
-                applied = partial(self._written, overseen, request, reply.offset)
-                self._node.read(METADATA, ReadLevel.AT_OFFSET, applied, offset=reply.offset)
-
-        self._node.propose(METADATA, [command_batch(command)], settled)
-
-    def _written(self, overseen: Overseen, request: WriteShard, offset: int, applied: Reply) -> None:
-        """Settled is not yet applied: only then the image says what came of it."""
-        stored = self._stored(overseen)
-        if applied.outcome is not Outcome.SETTLED:
-            self._put(overseen, StoreSilent(request.token))
-        elif stored is not None and stored.at == offset:
-            self._put(overseen, ShardWritten(request.token, stored.version))
-        elif stored is not None and stored.version > request.version + 1:
-            # Somebody has written since. Whether it was done before, the image no longer says.
-            self._put(overseen, StoreSilent(request.token))
-        else:
-            self._put(overseen, WriteRefused(request.token))
-
-    def _stored(self, overseen: Overseen) -> shards.Stored | None:
-        return self._node.metadata.image.shard(overseen.partition)
 
 
 def min_isr(topic: Topic, number: int) -> int:

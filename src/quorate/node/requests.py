@@ -13,6 +13,7 @@ from quorate.core.effects import Outcome
 from quorate.core.entry import EntryId, Member, Membership
 from quorate.core.events import ReadLevel
 from quorate.machine import shards
+from quorate.machine.cluster import Cluster
 from quorate.machine.metadata import NodeInfo, Topic
 from quorate.node.letters import BadLetter, opened, seal
 from quorate.storage.disk import Buffer
@@ -180,6 +181,10 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     """What whoever oversees a partition keeps of it."""
     users: tuple[str, ...] = ()
     """Who has a password here."""
+    cluster: Cluster = msgspec.field(default_factory=Cluster)
+    """Its feature level, its settings, and where groups and transactions live."""
+    lives: dict[int, int] = {}
+    """By node, its registration epoch: where in the log its directory was first registered."""
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):

@@ -54,6 +54,8 @@ def state(node: Node) -> bytes:
                 "voters": [member.node for member in membership.ensemble],
                 "learners": [member.node for member in membership.learners],
             },
+            "feature_level": image.cluster.level,
+            "config": image.cluster.config,
             "nodes": [_node(node, info) for _, info in sorted(image.nodes.items())],
             "topics": [_topic(node, topic) for _, topic in sorted(image.topics.items())],
         }
@@ -63,6 +65,7 @@ def state(node: Node) -> bytes:
 
 def _node(node: Node, info: NodeInfo) -> dict[str, Any]:
     said: dict[str, Any] = msgspec.to_builtins(info)
+    said["registered_at"] = node.metadata.image.life_of(info.node)
     return said | {"connected": info.node == node.id or info.node in node.connected}
 
 

@@ -12,7 +12,7 @@ from quorate.client.admin import add_partitions, alter_topic, create_topic, dele
 from quorate.wire.messages import Api
 from tests.unit.client.scripted import ScriptedNode
 
-CHANGES: dict[Api, Callable[[Cluster], None]] = {
+CHANGES: dict[Api, Callable[[Cluster], object]] = {
     Api.CREATE_TOPICS: lambda cluster: create_topic(cluster, "events"),
     Api.DELETE_TOPICS: lambda cluster: delete_topic(cluster, "events"),
     Api.INCREMENTAL_ALTER_CONFIGS: lambda cluster: alter_topic(

@@ -143,9 +143,14 @@ class Desk(Office):
     """One operator."""
 
     def __init__(
-        self, store: Shard | Store | None = None, *, birth: Shard | None = None, me: Member = OPERATOR
+        self,
+        store: Shard | Store | None = None,
+        *,
+        birth: Shard | None = None,
+        me: Member = OPERATOR,
+        prefers: tuple[int, ...] = (),
     ) -> None:
-        self.operator = coordinated.Operator(OPERATOR_TUNING, Random(me.node), birth)
+        self.operator = coordinated.Operator(OPERATOR_TUNING, Random(me.node), birth, prefers=prefers)
         super().__init__(self.operator, store, me)
 
     def fenced(

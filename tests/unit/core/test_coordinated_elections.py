@@ -69,6 +69,39 @@ def test_everybody_of_the_fencing_ensemble_is_fenced() -> None:
     assert fenced == [Send(node, FenceRequest(2, THREE)) for node in (1, 2, 3)]
 
 
+def test_the_first_leader_is_the_one_that_is_wanted_most() -> None:
+    desk = Desk(birth=Shard(0, Status.ELECTION, THREE), prefers=(3, 1, 2))
+    desk.start()
+    desk.fenced(N1, None)
+    assert sent(desk.fenced(N2, None), N1) == [], "n3 is waited for"
+    assert [type(each) for each in sent(desk.fenced(N3, None), N3)] == [BecomeLeaderRequest]
+
+
+def test_who_is_wanted_most_is_not_waited_for_for_ever() -> None:
+    desk = Desk(birth=Shard(0, Status.ELECTION, THREE), prefers=(3, 1, 2))
+    desk.start()
+    desk.fenced(N1, None)
+    desk.fenced(N2, None)
+    desk.wake_until_sent(N1, BecomeLeaderRequest)
+
+
+def test_where_something_is_written_nobody_is_waited_for_and_the_highest_head_leads() -> None:
+    desk = Desk(steady(3, (N1, N2, N3, N4, N5), N5), prefers=(1, 2, 3, 4, 5))
+    desk.start()
+    desk.tell(events.Suspected(5))
+    desk.fenced(N2, "3-6")
+    desk.fenced(N3, "3-7")
+    assert [type(each) for each in sent(desk.fenced(N4, "3-6"), N3)] == [BecomeLeaderRequest]
+
+
+def test_of_equal_logs_the_one_that_is_wanted_more_leads() -> None:
+    desk = Desk(steady(3, leader=N2), prefers=(2, 3, 1))
+    desk.start()
+    desk.tell(events.Suspected(2))
+    desk.fenced(N1, "3-7")
+    assert [type(each) for each in sent(desk.fenced(N3, "3-7"), N3)] == [BecomeLeaderRequest]
+
+
 def test_whoever_did_not_answer_is_fenced_again() -> None:
     desk = in_election()
     desk.fenced(N2, "1-3")

@@ -37,6 +37,13 @@ def test_its_leader_is_drawn_by_a_chance_that_is_given() -> None:
     assert set(leaders) == set(FIVE)
 
 
+def test_its_leader_is_the_one_that_is_named() -> None:
+    for seed in range(5):
+        desk = Desk(birth=isr.Birth(THREE, 2, leader=N2), seed=seed)
+        desk.start()
+        assert desk.stored.leader == N2
+
+
 @pytest.mark.behaviour("LB-2")
 def test_nobody_is_told_what_is_not_stored() -> None:
     desk = Desk(birth=isr.Birth(THREE, 2))

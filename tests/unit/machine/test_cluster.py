@@ -124,7 +124,7 @@ def test_all_of_it_is_in_a_snapshot(log: Log) -> None:
 
 def test_every_command_has_a_level() -> None:
     tags = {kind.__struct_config__.tag for kind in metadata.Command.__args__}
-    assert tags.issuperset(COMMAND_LEVELS)
+    assert tags == set(COMMAND_LEVELS)
     assert set(COMMAND_LEVELS.values()).issubset(LEVELS)
 
 

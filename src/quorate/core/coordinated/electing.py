@@ -20,7 +20,7 @@ from quorate.core.coordinated.messages import (
 )
 from quorate.core.coordinated.shard import Kind, Phase, Shard, Status
 from quorate.core.coordinated.tending import Tending
-from quorate.core.entry import EntryId, Member
+from quorate.core.entry import NOWHERE, EntryId, Member
 from quorate.core.quorum import has_majority
 
 if TYPE_CHECKING:
@@ -95,8 +95,12 @@ class Electing:
         eligible = [member for member in final if member in counted and not counted[member].faulty]
         if not eligible:
             return
-        leader = max(eligible, key=lambda member: (counted[member].head, member != self._avoid, -member.node))
+        leader = max(
+            eligible, key=lambda member: (counted[member].head, member != self._avoid, self._liked(member))
+        )
         head = counted[leader].head
+        if self._is_patient and head == NOWHERE and self._is_awaited():
+            return  # Nothing is lost by waiting where nothing was ever written.
         damaged = [counted[member].head for member in final if member in counted and counted[member].faulty]
         if any(claim > head for claim in damaged) and self._may_be_settled(head):
             return  # It will be mended, or somebody else will come who has it.
@@ -108,6 +112,19 @@ class Electing:
         self._request = BecomeLeaderRequest(self._shard.epoch, token, final, tuple(followers))
         self._operator.give_up_after(self._operator.tuning.patience_s)
         self._operator.send(leader, self._request)
+
+    def _liked(self, member: Member) -> tuple[int, int]:
+        """Of those who could lead alike, the greatest is to."""
+        prefers = self._operator.prefers
+        rank = prefers.index(member.node) if member.node in prefers else len(prefers)
+        return -rank, -member.node
+
+    def _is_awaited(self) -> bool:
+        """Whether the one that is wanted most may yet come."""
+        wanted = [
+            member for member in self._shard.final_ensemble if member.node in self._operator.prefers[:1]
+        ]
+        return any(member not in self._fenced and member != self._avoid for member in wanted)
 
     def _may_be_settled(self, above: EntryId) -> bool:
         """Whether so few are known to have nothing above that entry that something there may be settled: rule 2."""

@@ -76,9 +76,20 @@ class Operator(Overseer):
     tuning: OperatorTuning
     shard: Shard | None
 
-    def __init__(self, tuning: OperatorTuning, rng: Random, birth: Shard | None = None) -> None:
-        """`birth`: what to begin a shard with of which the store knows nothing."""
+    def __init__(
+        self,
+        tuning: OperatorTuning,
+        rng: Random,
+        birth: Shard | None = None,
+        *,
+        prefers: tuple[int, ...] = (),
+    ) -> None:
+        """`birth`: what to begin a shard with of which the store knows nothing.
+
+        `prefers`: nodes, the one first that shall lead where several could; the first leader is waited for.
+        """
         super().__init__(tuning, rng)
+        self.prefers = prefers
         self.task: Task = Idle()
         self._birth = birth
         self._take_over_at = 0.0

@@ -93,7 +93,8 @@ class Controller(Overseer):
             self._go_on()
         elif self._birth is not None:
             # Everybody has the same: nothing. So anybody may lead (LB-1, LB-2).
-            self._store(newborn(self._birth, self.rng.choice(sorted(self._birth.replicas))))
+            leader = self._birth.leader or self.rng.choice(sorted(self._birth.replicas))
+            self._store(newborn(self._birth, leader))
 
     def _store(self, state: PartitionState) -> None:
         """First it is stored, and then it is told (LB-2, LB-18)."""

@@ -31,6 +31,8 @@ class Birth(msgspec.Struct, frozen=True, gc=False):
     replicas: tuple[Member, ...]
     min_isr: int
     """Fewer than a majority is a choice that somebody has to make, so there is no default. It stays what it is."""
+    leader: Member | None = None
+    """Who shall lead first; None: anybody."""
 
 
 class PartitionState(msgspec.Struct, frozen=True, gc=False, tag="isr"):
