@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quorate.batch import encode_records
+from quorate.machine.metadata import METADATA_TOPIC
 from quorate.storage.settings import StoreSettings
 from tests.unit.kafka.harness import Served, serve, until
 
@@ -12,7 +13,9 @@ SMALL = StoreSettings(segment_bytes=1 << 14, write_back_bytes=1 << 12, tail_byte
 
 
 def segments_below(directory: Path) -> list[Path]:
-    return sorted(directory.glob("n1/store/partitions/*/*.log"))
+    """Of the topic, not of the metadata group."""
+    found = directory.glob("n1/store/partitions/*/*.log")
+    return sorted(segment for segment in found if not segment.parent.name.startswith(METADATA_TOPIC.hex()))
 
 
 def damage(segment: Path) -> None:
