@@ -591,3 +591,22 @@ def test_a_read_that_nobody_confirms_is_given_up_even_if_nothing_else_happens() 
     read(bench)
     assert replies(pass_time(bench, TUNING.read_wait_s)) == [], "it waits as long as any other"
     assert [reply.outcome for reply in replies(pass_time(bench, 10.0))] == [Outcome.TIMED_OUT]
+
+
+# ---- a follower whose process has ended ----
+
+
+@pytest.mark.behaviour("LB-20")
+def test_a_follower_that_has_ended_is_asked_out_at_once() -> None:
+    bench = leader("1-0")
+    rest(bench)
+    ordered = bench.tell(events.Suspected(3, ended=True))
+    assert AlterIsr(2, 2, (N1, N2)) in sent(ordered, CONTROLLER)
+
+
+def test_one_that_is_back_and_has_everything_comes_in_again() -> None:
+    bench = new_leader("1-0", state(2, 2, isr_now=(N1, N2), min_isr=2))
+    fetch(bench, N2)
+    bench.tell(events.Suspected(3, ended=True))
+    ordered = fetch(bench, N3)
+    assert AlterIsr(2, 2, (N1, N2, N3)) in sent(ordered, CONTROLLER)
