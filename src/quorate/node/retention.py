@@ -1,10 +1,10 @@
 """What is too old, or too much, goes: the leader decides where a log may start, and the image says so to everybody.
 
 Each node looks, now and then, at the segments of the partitions that it leads and whose topic keeps less than
-everything. A segment goes as a whole: when its newest record is too old (`retention.ms`), or when what lies above it
-is as much as is to be kept (`retention.bytes`). So the place is always the last entry of a segment, and nothing is
-read for it but footers. All partitions of a look are one command to the metadata group, in which a start only rises;
-whoever follows the image lets its replica know (docs/decisions/016-retention-is-wanted-in-the-image.md).
+everything. A segment goes as a whole: when its newest record is too old (`retention.ms`), or when as much as is
+to be kept lies above it (`retention.bytes`). So the place is always the last entry of a segment, and nothing is
+read for it but footers. All partitions of a look are one command to the metadata group, in which a start only
+rises; whoever follows the image lets its replica know (docs/decisions/016-retention-is-wanted-in-the-image.md).
 """
 
 from __future__ import annotations
