@@ -60,10 +60,10 @@ class KeepingCluster(GrowingCluster):
             copies = (await self.copies(client, partition)).values()
             running = sum(node.process is not None for node in self.nodes.values())
             places = {(copy.base, copy.head) for copy in copies}
-            whole = not any(copy.faulty for copy in copies)
-            good = len(copies) == running and len(places) == 1 and whole
-            (base, _), *_ = places or {(-1, None)}
-            return base + 1 if good and base >= above else None
+            if len(copies) < running or len(places) != 1 or any(copy.faulty for copy in copies):
+                return None
+            ((base, _),) = places
+            return base + 1 if base >= above else None
 
         return await self.until(same, f"every copy to start above {above}")
 
