@@ -215,9 +215,9 @@ async def fetched(client: Client, node: int, partition: Partition) -> list[tuple
     while True:
         frames, commit = await client.fetch(node, partition, offset)
         found += frames
-        if not frames or frames[-1].header.offset >= commit:
+        if not frames or frames[-1].header.last >= commit:
             return [(frame.header, bytes(frame.payload)) for frame in found]
-        offset = frames[-1].header.offset + 1
+        offset = frames[-1].header.last + 1
 
 
 class Bank:

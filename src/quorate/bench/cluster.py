@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvloop
 
-from quorate.bench import cluster_commits, cluster_kills, machine
+from quorate.bench import cluster_commits, cluster_idle, cluster_kills, machine
 from quorate.bench.cluster_kafka import NODES, KafkaCluster
 from quorate.bench.cluster_stage import FULL, QUICK, Found, Plan, Stage
 from quorate.bench.report import Claim, Figure, Report, Say
@@ -21,6 +21,7 @@ from quorate.machine.metadata import REPLICATIONS
 PARTS: dict[str, Callable[[Stage], Found]] = {
     "latency": cluster_commits.latency,
     "throughput": cluster_commits.throughput,
+    "idle": cluster_idle.idle,
     "kills": cluster_kills.kills,
 }
 

@@ -39,6 +39,8 @@ VALUE_BYTES = 256
 TRY_S = 5.0
 PAUSE_S = 0.01
 """Between two tries, while nobody leads."""
+BACK_TIMEOUT_S = 120.0
+"""For a killed node to be started, and in sync again."""
 WRITES_BETWEEN = 20
 """Acknowledged before the next kill, at least."""
 
@@ -204,7 +206,7 @@ async def _all_well(cluster: KafkaCluster, partitions: dict[str, Partition]) -> 
         return {name: leaders[partition] for name, partition in partitions.items()}, leaders[METADATA]
 
     async with cluster.client() as client:
-        return await cluster.until(lambda: led(client), "every copy to be in sync")
+        return await cluster.until(lambda: led(client), "every copy to be in sync", BACK_TIMEOUT_S)
 
 
 async def _read_back(cluster: KafkaCluster, ledger: Ledger) -> list[Findings]:

@@ -56,19 +56,28 @@ class StageChunk(msgspec.Struct, frozen=True, gc=False):
 class InstallSnapshot(msgspec.Struct, frozen=True, gc=False):
     """The staged snapshot is whole: make it the state, and let the log start behind it.
 
-    With `keep`, this log holds its last entry and what is above it stays; without, the log is empty then.
+    With `keep`, this log holds its last entry and what is above it stays; without, the log is empty then. With
+    `start`, the log starts behind that entry all the same: with `keep` nothing is removed, and without, what lies
+    between is missing, to be asked of peers as if it were damaged.
     """
 
     io: int
     snapshot: Snapshot
     keep: bool
+    start: EntryId | None = None
+    start_checksum: int = 0
 
 
 class RemovePrefix(msgspec.Struct, frozen=True, gc=False):
-    """Entries up to `to` (which a snapshot covers) need not be kept."""
+    """Entries up to `to` (which a snapshot covers) need not be kept.
+
+    With the `checksum` of its frame, `to` may lie inside of what cannot be read, or end the log, which then goes on
+    in another file.
+    """
 
     io: int
     to: EntryId
+    checksum: int | None = None
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):

@@ -31,6 +31,10 @@ def partition_of(topic_id: bytes, number: int) -> Partition:
     return Partition(topic_id + number.to_bytes(4, "big"))
 
 
+def number_of(partition: Partition) -> int:
+    return int.from_bytes(partition[TOPIC_ID_BYTES:], "big")
+
+
 class Member(msgspec.Struct, frozen=True, gc=False, order=True):
     """One life of one node's disk for a partition. A wiped disk comes back as another incarnation."""
 

@@ -34,6 +34,8 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
     """The protocol's own saved state; None where this replica has never saved one."""
     snapshot: Snapshot | None = None
     """The newest intact snapshot. None though the log has a base: it was damaged, and a peer's is needed."""
+    base_checksum: int = 0
+    """Of the frame of the entry just below the log."""
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
@@ -125,6 +127,13 @@ class Damaged(msgspec.Struct, frozen=True, gc=False):
     span: Span
 
 
+class Expired(msgspec.Struct, frozen=True, gc=False):
+    """Nothing up to this entry, whose frame has `checksum`, has to be kept any longer; everything above it has."""
+
+    to: EntryId
+    checksum: int
+
+
 class Suspected(msgspec.Struct, frozen=True, gc=False):
     """Nothing has been heard from a node for a while. Repeated as long as that lasts."""
 
@@ -162,6 +171,7 @@ Event = (
     | SnapshotFailed
     | SnapshotLost
     | Damaged
+    | Expired
     | Suspected
     | Commanded
     | ApplyFailed

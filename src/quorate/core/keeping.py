@@ -28,6 +28,9 @@ from quorate.core.repairing import (
 from quorate.core.staging import Staging
 from quorate.core.waiting import Waiting
 
+KEEP_ALL = 1 << 62
+"""As `keep_behind`: this log is the data, and nothing of it goes because a snapshot covers it, but what expires."""
+
 
 class Keeper:
     """One copy of one partition's log."""
@@ -69,6 +72,8 @@ class Keeper:
         self._repairs: list[tuple[int, tuple[Header, ...]]] = []
         self._serving: dict[int, tuple[int, WantEntries]] = {}
         self._tokens = 0
+        self._expired = NOWHERE, 0
+        """The last entry that need not be kept, as far as is known here, and the checksum of its frame."""
         self._taking_snapshot = False
         self._effects: list[Effect] = []
 
@@ -117,6 +122,11 @@ class Keeper:
     def installing(self) -> bool:
         """Whether a snapshot is being put in the log's place."""
         return self.staging is not None and self.staging.install_io > 0
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether a log starts where what has expired ends, whatever snapshots cover."""
+        return bool(self.config.tuning.keep_behind >= KEEP_ALL)
 
     @property
     def claim(self) -> EntryId:
@@ -225,13 +235,21 @@ class Keeper:
 
     def install(self, staging: Staging) -> None:
         """A log that holds the snapshot's end keeps what is above it; another is replaced as a whole, and
-        what it held, which was perhaps promised to somebody, is owed."""
+        what it held, which was perhaps promised to somebody, is owed. One that keeps all starts where it did, or at
+        what has expired: the rest of it is asked of peers."""
         last = staging.snapshot.last
         staging.keep = self.log.holds(last)
         if not staging.keep and self.log.head > last:
             self.owe(self.log.head)
         staging.install_io = self.ordering.issue()
-        self.emit(effects.InstallSnapshot(staging.install_io, staging.snapshot, staging.keep))
+        start, checksum = self._expired
+        if self.keeps_all and (staging.keep or start.offset < last.offset):
+            staging.start = self.log.base if staging.keep else start
+        self.emit(
+            effects.InstallSnapshot(
+                staging.install_io, staging.snapshot, staging.keep, staging.start, checksum
+            )
+        )
 
     def take_snapshot(self) -> None:
         if not self._taking_snapshot:
@@ -275,6 +293,8 @@ class Keeper:
         covered = self.snapshot.last.offset if self.snapshot is not None else -1
         if every and to - covered >= every:
             self.take_snapshot()
+        if self._expired[0].offset > self.log.base.offset:
+            self._remove_expired()
 
     def verify(self, verified: EntryId, commit: int) -> None:
         """Commit moves after the append, and only as far as the logs are known to agree (OR-9, OR-10)."""
@@ -303,6 +323,7 @@ class Keeper:
         self.epoch = max(epoch, recovered.head.epoch)
         self.owed = owed
         self.commit = max(recovered.commit, recovered.base.offset)
+        self._expired = recovered.base, recovered.base_checksum
         if recovered.snapshot is not None:
             self.have_snapshot(recovered.snapshot)
 
@@ -330,14 +351,17 @@ class Keeper:
         snapshot = staging.snapshot
         self.staging = None
         self.have_snapshot(snapshot)
-        if staging.keep:
-            self.log.remove_prefix(snapshot.last)
-        else:
+        if not staging.keep:
             self.log.restart_after(snapshot.last)
             self.ordering.restarted_after(snapshot.last)
             self.verified = min(self.verified, snapshot.last, key=lambda entry: entry.offset)
+            if staging.start is not None:
+                self.log.reach_back(staging.start)
+        elif staging.start is None:
+            self.log.remove_prefix(snapshot.last)
         self.controls_changed()
         self.role.installed(snapshot)
+        self._remove_expired()
 
     def _failed(self, event: events.Failed) -> None:
         """The disk refused an order (it is full): the log ends where it is durable, and is said anew."""
@@ -386,11 +410,32 @@ class Keeper:
             return  # One that came from the leader is newer.
         self.have_snapshot(event.snapshot)
         self.role.snapshot_taken()
+        self._remove_expired()
+        if self.keeps_all:
+            return
         to = self.log.boundary_at_or_below(event.snapshot.last.offset - self.config.tuning.keep_behind)
         if to is None or to.offset <= self.log.base.offset or self.log.span_at(to.offset) is not None:
             return
         self.log.remove_prefix(to)
         self.emit(effects.RemovePrefix(self.ordering.issue(), to))
+
+    def _has_expired(self, event: events.Expired) -> None:
+        """Told again and again as long as the log starts below: the disk may have been full."""
+        if event.to.offset >= self._expired[0].offset:
+            self._expired = event.to, event.checksum
+            self._remove_expired()
+
+    def _remove_expired(self) -> None:
+        """What need not be kept goes, once a snapshot stands for it: only then can a machine do without."""
+        to, checksum = self._expired
+        if not self.log.base.offset < to.offset <= self.log.head.offset or self.installing:
+            return
+        if self.snapshot is None or self.snapshot.last.offset < to.offset:
+            if to.offset <= self.published:
+                self.take_snapshot()
+        elif self.log.span_at(to.offset) is not None or self.log.holds(to):
+            self.log.remove_prefix(to)
+            self.emit(effects.RemovePrefix(self.ordering.issue(), to, checksum))
 
     def _snapshot_lost(self, _: events.SnapshotLost) -> None:
         """The machine is whole, only its snapshot is not: take another; the leader has one if that fails."""
@@ -462,6 +507,7 @@ COMMON_HANDLERS: dict[type, Callable[[Any, Any], None]] = {
     events.SnapshotFailed: Keeper._snapshot_failed,
     events.SnapshotLost: Keeper._snapshot_lost,
     events.Damaged: Keeper._damaged,
+    events.Expired: Keeper._has_expired,
     events.Suspected: Keeper._suspected,
     events.Commanded: Keeper._commanded,
     events.TimePassed: Keeper._time_passed,

@@ -156,7 +156,7 @@ class Leading(Role):
         """
         replica = self.replica
         snapshot = replica.snapshot
-        if not replica.config.tuning.prefer_snapshots or snapshot is None:
+        if not replica.config.tuning.prefer_snapshots or snapshot is None or replica.keeps_all:
             return False
         window = replica.log.window
         mean_bytes = sum(header.size for header in window) / max(1, sum(header.count for header in window))

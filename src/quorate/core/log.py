@@ -173,6 +173,14 @@ class LogView:
         del self.window[:place]
         del self._lasts[:place]
 
+    def reach_back(self, to: EntryId) -> None:
+        """The log is to start further below: what lies between is missing here, and is as good as damaged."""
+        assert to.offset < self.base.offset
+        epochs = EpochIndex(to, self.epochs.starts())
+        epochs.insert(self.base.epoch, self.base.offset)
+        self.faulty = (Span(to, self.base), *self.faulty)
+        self.epochs, self.base = epochs, to
+
     def restart_after(self, last: EntryId) -> None:
         """An installed snapshot replaces everything: the log starts empty behind it."""
         self.base = self.head = last

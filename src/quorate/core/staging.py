@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quorate.core.entry import Snapshot
+from quorate.core.entry import EntryId, Snapshot
 
 
 class Staging(msgspec.Struct):
@@ -17,3 +17,5 @@ class Staging(msgspec.Struct):
     """The order that puts it in the log's place; until that is durable the log is in suspense."""
     keep: bool = False
     """Decided with that order: whether entries above the snapshot stay."""
+    start: EntryId | None = None
+    """And where the log starts, where that is not behind the snapshot."""

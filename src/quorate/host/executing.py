@@ -85,7 +85,7 @@ class Executor:
         self._snapshots.install(hosted, effect)
 
     def _remove_prefix(self, hosted: Hosted, effect: effects.RemovePrefix, _: Context) -> None:
-        self._store.remove_prefix(hosted.partition, effect.io, effect.to)
+        self._store.remove_prefix(hosted.partition, effect.io, effect.to, effect.checksum)
 
     # --- orders to the network and to readers ---
 

@@ -16,7 +16,7 @@ import msgspec
 
 from quorate.core import commands, effects, events
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import Member, Partition, Quorums, Span
+from quorate.core.entry import EntryId, Member, Partition, Quorums, Span
 from quorate.host.contract import NOTHING, Context, HostSettings, Observer, headers_of
 from quorate.host.detector import Detector
 from quorate.host.executing import Executor
@@ -269,6 +269,21 @@ class Host:
     def transfer(self, now: float, partition: Partition, answer: Answer, *, to: int) -> None:
         """Let that node lead; answered when it does, or why not."""
         self.command(now, partition, lambda request: commands.TransferLeadership(request, to), answer)
+
+    def expire(self, now: float, partition: Partition, to: EntryId, checksum: int) -> None:
+        """Nothing up to this entry has to be kept any longer.
+
+        Damage that reaches over it goes as a whole, where nobody could say what is to be where in the file.
+        """
+        self._now = now
+        hosted = self.hosted[partition]
+        if hosted.started and to.offset <= hosted.replica.log.base.offset:
+            return
+        fault = self.store.fault_over(partition, to)
+        if fault is not None:
+            to, checksum = fault.last, fault.last_checksum
+        self._tell(hosted, events.Expired(to, checksum))
+        self._drain()
 
     def fetch(
         self,

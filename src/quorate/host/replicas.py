@@ -277,4 +277,5 @@ def as_recovered(log: RecoveredLog, record: ReplicaRecord, snapshot: Snapshot | 
         faulty=log.faulty,
         state=record.state,
         snapshot=snapshot,
+        base_checksum=log.base_checksum,
     )

@@ -82,7 +82,10 @@ class Snapshots:
         """The log is to start behind a snapshot. Until that is durable nobody knows what the log is."""
         hosted.take_back(hosted.applied)
         hosted.installing = (effect.io, effect.snapshot)
-        self._store.install_snapshot(hosted.partition, effect.io, effect.snapshot, keep=effect.keep)
+        start = None if effect.start is None else (effect.start, effect.start_checksum)
+        self._store.install_snapshot(
+            hosted.partition, effect.io, effect.snapshot, keep=effect.keep, start=start
+        )
 
     def persisted(self, hosted: Hosted, io: int) -> None:
         if hosted.installing is not None and hosted.installing[0] <= io:

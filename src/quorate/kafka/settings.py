@@ -30,11 +30,24 @@ from quorate.node.metadata import (
     REPLICAS_SETTING,
 )
 from quorate.node.overseers import MIN_ISR
+from quorate.node.retention import (
+    OF_RECORDS,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    SEGMENT_MS,
+    SEGMENT_MS_DEFAULT,
+)
+from quorate.storage.settings import StoreSettings
 
 REPLICATION = "quorate.replication"
 REPLICATION_DEFAULT = "raft"
 MESSAGE_BYTES_LEAST = 1024
 MESSAGE_BYTES_GREATEST = 16 << 20
+SEGMENT_BYTES_LEAST = 16 << 10
+"""Files that are smaller cost more than what is in them."""
+SEGMENT_BYTES_GREATEST = 1 << 30
+LONG_MAX = 1 << 62
 WHY_MAX = 1000
 BY_DEFAULT = -1
 
@@ -100,8 +113,30 @@ SETTINGS: dict[str, Setting] = {
     "message.timestamp.type": Setting(
         Kind.STRING, "Records have their producer's time.", "CreateTime", ("CreateTime",)
     ),
-    "retention.ms": Setting(Kind.LONG, "Nothing is removed for its age.", "-1", ("-1",)),
-    "retention.bytes": Setting(Kind.LONG, "Nothing is removed for its size.", "-1", ("-1",)),
+    RETENTION_MS: Setting(
+        Kind.LONG,
+        "Segments whose newest record is older go; -1: none does.",
+        "-1",
+        numbers=range(-1, LONG_MAX),
+    ),
+    RETENTION_BYTES: Setting(
+        Kind.LONG,
+        "The oldest segments of a partition with more go; -1: none does.",
+        "-1",
+        numbers=range(-1, LONG_MAX),
+    ),
+    SEGMENT_BYTES: Setting(
+        Kind.INT,
+        "Another segment is begun when one has this size.",
+        str(StoreSettings().segment_bytes),
+        numbers=range(SEGMENT_BYTES_LEAST, SEGMENT_BYTES_GREATEST + 1),
+    ),
+    SEGMENT_MS: Setting(
+        Kind.LONG,
+        "And when a record is so much younger than the segment's first one.",
+        str(SEGMENT_MS_DEFAULT),
+        numbers=range(1, LONG_MAX),
+    ),
     "unclean.leader.election.enable": Setting(
         Kind.BOOLEAN, "Nobody leads who may lack what is settled.", "false", ("false",)
     ),
@@ -138,6 +173,8 @@ def check_config(config: Mapping[str, str], copies: int, *, replication: str = R
     """Only what is honoured, or says what is done anyway; raises Refused."""
     for name, value in config.items():
         _check(_setting(name), name, value, copies, replication)
+        if config.get(KIND) == TABLES:
+            check_of_records(name)
 
 
 def check_altered(topic: Topic, altered: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -148,6 +185,8 @@ def check_altered(topic: Topic, altered: Mapping[str, str | None]) -> dict[str, 
         setting = _setting(name)
         if value is not None:
             _check(setting, name, value, copies, topic.replication)
+            if topic.is_tables:
+                check_of_records(name)
         if not is_settled(name, setting, topic):
             possible[name] = value
         elif (default.get(name) if value is None else value) != now.get(name):
@@ -169,13 +208,22 @@ def _check(setting: Setting, name: str, value: str, copies: int, replication: st
     if name == MIN_ISR:
         # Elsewhere a majority settles, so up to that many copies are sure whatever is said here.
         numbers = range(1, (copies if replication == "isr" else copies // 2 + 1) + 1)
-    if numbers is not None and (not re.fullmatch(r"[0-9]{1,10}", value) or int(value) not in numbers):
+    if numbers is not None and (not re.fullmatch(r"-1|[0-9]{1,19}", value) or int(value) not in numbers):
         raise Refused(
             ErrorCode.invalid_config, f"{name}={value}; from {numbers[0]} to {numbers[-1]} is possible"
         )
     if setting.values and value not in setting.values:
         possible = " or ".join(setting.values)
         raise Refused(ErrorCode.invalid_config, f"{name}={value} is not done here; only {possible}")
+
+
+def check_of_records(name: str) -> None:
+    """A group of tables keeps all of its log, as its tables are made from it; raises Refused."""
+    if name in OF_RECORDS:
+        raise Refused(
+            ErrorCode.invalid_config,
+            f"{name} is for topics: nothing of a group of tables goes for its age or size; delete rows instead",
+        )
 
 
 def _setting(name: str) -> Setting:

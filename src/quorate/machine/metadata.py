@@ -11,7 +11,16 @@ from __future__ import annotations
 import msgspec
 
 from quorate import batch
-from quorate.core.entry import TOPIC_ID_BYTES, Header, Kind, Member, Partition, partition_of
+from quorate.core.entry import (
+    TOPIC_ID_BYTES,
+    EntryId,
+    Header,
+    Kind,
+    Member,
+    Partition,
+    number_of,
+    partition_of,
+)
 from quorate.machine import shards
 from quorate.machine.cluster import (
     COMMAND_LEVELS,
@@ -94,6 +103,16 @@ class Change(msgspec.Struct, frozen=True):
     """Wanted by an earlier command that did not get there. Until this one does, they may count."""
 
 
+class Start(msgspec.Struct, frozen=True, gc=False):
+    """Where a partition's log may start: nothing up to this entry has to be kept any longer."""
+
+    entry: EntryId
+    checksum: int
+    """Of its frame. A copy that has to begin anew starts behind it, and knows what must follow."""
+    first: int
+    """The first offset that readers see; somebody may have wanted them to see less than is kept."""
+
+
 class Topic(msgspec.Struct, frozen=True):
     """One creation of a topic. `ensembles` has the replicas of each partition, the preferred leader first."""
 
@@ -106,6 +125,8 @@ class Topic(msgspec.Struct, frozen=True):
     """Partitions whose ensemble is to be another one."""
     changed: dict[int, int] = {}
     """Where in the log the last change of each was wanted."""
+    starts: dict[int, Start] = {}
+    """Partitions of which not everything has to be kept any longer."""
 
     @property
     def is_tables(self) -> bool:
@@ -202,6 +223,12 @@ class AddPartitions(msgspec.Struct, frozen=True, tag="add partitions"):
     ensembles: tuple[tuple[Member, ...], ...]
 
 
+class LetStart(msgspec.Struct, frozen=True, tag="let start"):
+    """Let logs start there. A start never falls: those that would are left as they are."""
+
+    starts: tuple[tuple[Partition, Start], ...]
+
+
 Command = (
     RegisterNode
     | CreateTopic
@@ -212,6 +239,7 @@ Command = (
     | ForgetNode
     | AlterTopic
     | AddPartitions
+    | LetStart
     | shards.WriteShard
     | PutUser
     | RemoveUser
@@ -402,6 +430,9 @@ class Metadata:
             return self._alter(command)
         if isinstance(command, AddPartitions):
             return self._add_partitions(command)
+        if isinstance(command, LetStart):
+            changed = [self._let_start(partition, start) for partition, start in command.starts]
+            return any(changed)
         if isinstance(command, PutUser | RemoveUser):
             return change_users(self._state.users, command, offset)
         if isinstance(command, AlterCluster | RaiseLevel | SetHome):
@@ -456,7 +487,7 @@ class Metadata:
             return False
         if len(topic.id) != len(METADATA_TOPIC) or topic.id == METADATA_TOPIC:
             return False
-        self._put(msgspec.structs.replace(topic, changes={}, changed={}))
+        self._put(msgspec.structs.replace(topic, changes={}, changed={}, starts={}))
         return True
 
     def _can_hold(self, ensembles: tuple[tuple[Member, ...], ...]) -> bool:
@@ -483,6 +514,20 @@ class Metadata:
         if self._is_home(topic.id) or not self._can_hold(command.ensembles):
             return False
         self._put(msgspec.structs.replace(topic, ensembles=(*topic.ensembles, *command.ensembles)))
+        return True
+
+    def _let_start(self, partition: Partition, start: Start) -> bool:
+        topic, number = self.by_id.get(partition[:TOPIC_ID_BYTES]), number_of(partition)
+        if topic is None or topic.is_tables or number >= len(topic.ensembles):
+            return False
+        before = topic.starts.get(number)
+        if before is not None and before.entry.offset > start.entry.offset:
+            start = msgspec.structs.replace(before, first=max(before.first, start.first))
+        elif before is not None and before.first > start.first:
+            start = msgspec.structs.replace(start, first=before.first)
+        if start == before:
+            return False
+        self._put(msgspec.structs.replace(topic, starts={**topic.starts, number: start}))
         return True
 
     def _change(self, command: ChangeEnsemble, offset: int) -> bool:

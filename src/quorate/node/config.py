@@ -47,6 +47,7 @@ import msgspec
 
 from quorate.core import confirm, coordinated, isr, raft
 from quorate.core.entry import Member, Partition, partition_of
+from quorate.core.keeping import KEEP_ALL
 from quorate.host import HostSettings, ReplicaRecord
 from quorate.host.detector import DetectorSettings
 from quorate.machine.metadata import FIRST_INCARNATION, METADATA, METADATA_TOPIC
@@ -80,8 +81,6 @@ PARTITIONS_COUNT_MAX = 100_000
 TOPIC_SNAPSHOT_EVERY = 200_000
 METADATA_SNAPSHOT_EVERY = 1000
 METADATA_KEEP_BEHIND = 1000
-KEEP_ALL = 1 << 62
-"""Nothing of a topic's log is removed because a snapshot covers it: the log is the data."""
 
 _RACK = re.compile(r"(?!\s)[^\x00-\x1f\x7f]{0,100}(?<!\s)")
 
@@ -145,6 +144,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     isr: isr.Tuning = isr.Tuning()
     confirm: confirm.Tuning = confirm.Tuning()
     store: StoreSettings = StoreSettings()
+    retention_every_s: float = 60.0
     detector: DetectorSettings = DetectorSettings()
     scrub_every_s: float = 86_400.0
     """How often everything on the disk is read and verified; 0: never."""

@@ -11,6 +11,7 @@ from quorate.host import ReplicaRecord
 from quorate.host.replicas import PROTOCOLS
 from quorate.machine.metadata import Topic
 from quorate.node.ensembles import is_superseded
+from quorate.node.retention import shape_log, start_log
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
@@ -78,3 +79,6 @@ class Following:
                     topic.replication, mine[0], voters, purpose=purpose, preferred=preferred
                 )
                 node.host.add(time.monotonic(), partition, record)
+            if partition in node.host.hosted:
+                shape_log(node, topic, partition)
+                start_log(node, topic, number)

@@ -44,6 +44,7 @@ from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
 from quorate.node.reports import Reports
 from quorate.node.requests import NatsStatus, Status
+from quorate.node.retention import Retention, first_of
 from quorate.node.scrubber import Scrubber
 from quorate.node.statuses import status_of
 from quorate.node.tls import Security
@@ -128,6 +129,7 @@ class Node:
         self._ensembles = Ensembles(self)
         self.overseers = Overseers(self, self._rng)
         self.following = Following(self)
+        self._retention = Retention(self)
         self._unflushed: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
@@ -222,6 +224,7 @@ class Node:
                     running.append(tasks.create_task(self._leaders.run(), name="leaders"))
                     running.append(tasks.create_task(self._ensembles.run(), name="ensembles"))
                     running.append(tasks.create_task(self.overseers.run(), name="overseers"))
+                    running.append(tasks.create_task(self._retention.run(), name="retention"))
                 await self._stopped.wait()
                 for task in running:
                     task.cancel()
@@ -444,9 +447,9 @@ class Node:
         return partition not in self.host.hosted and partition[:TOPIC_ID_BYTES] in self.metadata.image.by_id
 
     def log_base(self, partition: Partition) -> int:
-        """The offset just below the first one kept."""
+        """The offset just below the first one that readers see: what need not be kept may still be there."""
         base: int = self.host.hosted[partition].replica.log.base.offset
-        return base
+        return max(base, first_of(self, partition) - 1)
 
     def commit(self, partition: Partition) -> int:
         return self.host.hosted[partition].commit

@@ -233,7 +233,9 @@ class Peers:
             last_said = "" if was_up else why
             heard_of.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(heard_of.wait(), delay_s * (0.5 + self._rng.random()))
+                # Not `wait_for`: where both come at once, that returns and forgets that it was cancelled.
+                async with asyncio.timeout(delay_s * (0.5 + self._rng.random())):
+                    await heard_of.wait()
 
     async def _hold(self, link: Link, node: int, address: Address) -> bool:
         """Connect, and stay until the connection is gone; whether it was ever up."""

@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 
 from quorate.sim.confirm_steward import ConfirmSteward
+from quorate.sim.expiry import Expiry
 from quorate.sim.faults import ACTS, CHANGES, CLOCK_RATES, LEADER, ORDERS, Fault, around, between
 from quorate.sim.harm import Harm
 from quorate.sim.invariants import Invariants
@@ -46,6 +47,8 @@ class Toll(msgspec.Struct):
     rumours: int = 0
     """Operators were told of a node that it is gone, and it was not."""
     store_troubles: int = 0
+    expired: int = 0
+    """How often something of a log was not to be kept any longer."""
 
 
 class Chaos:
@@ -61,6 +64,7 @@ class Chaos:
         self.invariants = invariants
         self.toll = Toll()
         self.harm = Harm(world, self.toll, invariants)
+        self.expiry = Expiry(world)
         self.steward: Steward | Planner
         if operators is None:
             steward = ConfirmSteward if world.setup.protocol == "confirm" else Steward
@@ -92,6 +96,7 @@ class Chaos:
             "full-disk": self._fill,
             "slow-disk": self._slow_down,
             "wipe": self._wipe,
+            "expire": self._expire,
             "transfer": self.steward.strike,
             **{f"change-{way}": self.steward.strike for way in CHANGES},
             **{f"order-{way}": self.steward.strike for way in ORDERS},
@@ -205,6 +210,9 @@ class Chaos:
         self.world.wipe(number)
         if self.invariants is not None:
             self.invariants.wiped(number)
+
+    def _expire(self, fault: Fault) -> None:
+        self.toll.expired += self.expiry.strike(fault)
 
     def _keep_down(self, number: int, seconds: float) -> None:
         """Start the node again after a while, unless something else keeps it down for longer."""

@@ -10,7 +10,8 @@ Commands are faults, too, as far as a world is concerned: the profile `membershi
 leadership at random moments (steward.py and planner.py decide on the spot what is asked of whom).
 
 Where there are operators, they crash, stand still and are cut off like nodes. The profile `operator` goes for
-them and for their store (trouble.py); it is not one of `all`, since most protocols have none.
+them and for their store (trouble.py); it is not one of `all`, since most protocols have none. Nor is
+`retention`, as logs keep everything in its worlds but what expires.
 """
 
 from __future__ import annotations
@@ -98,6 +99,9 @@ def takes_part(seed: int, name: str, profiles: tuple[str, ...]) -> bool:
 
 OF_OPERATORS = "operator"
 """The profile for protocols that have operators; not one of `all`."""
+RETENTION = "retention"
+"""The profile in which logs keep everything but what expires, whatever snapshots cover; not one of `all`."""
+SPECIAL = (OF_OPERATORS, RETENTION)
 
 
 def parse_profiles(text: str) -> tuple[str, ...]:
@@ -110,7 +114,7 @@ def parse_profiles(text: str) -> tuple[str, ...]:
             known = ", ".join(PROFILES)
             raise ValueError(f"there is no fault profile {name!r}; there are: all, none, {known}")
     everything = "all" in names
-    return tuple(name for name in PROFILES if name in names or (everything and name != OF_OPERATORS))
+    return tuple(name for name in PROFILES if name in names or (everything and name not in SPECIAL))
 
 
 def profiles_of(protocol: str) -> tuple[str, ...]:
@@ -464,6 +468,11 @@ def operator(rng: Random, place: Place) -> list[Fault]:
     return faults
 
 
+def retention(rng: Random, place: Place) -> list[Fault]:
+    """What is settled need not be kept any longer: expiry.py decides on the spot what that is."""
+    return [Fault(at, "expire", chance=rng.getrandbits(32)) for at in moments(rng, place, rng.randint(3, 15))]
+
+
 PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     "network": network,
     "crash": crash,
@@ -477,4 +486,5 @@ PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     "wipe": wipe,
     "membership": membership,
     OF_OPERATORS: operator,
+    RETENTION: retention,
 }

@@ -59,6 +59,8 @@ class Healing:
         self.oracle = oracle
         self.invariants = invariants
         self.pace = world.tunables.pace_s
+        self.starts: dict[int, int] = {}
+        """By partition: the last offset that is not to be kept any longer."""
         self._steps_max = world.steps_count + STEPS_MAX
 
     def run(self) -> None:
@@ -145,6 +147,9 @@ class Healing:
         found = []
         for partition, number, hosted in self._copies():
             why = self._differs(hosted, self.invariants.settled[partition].commit)
+            start = self.starts.get(partition, -1)
+            if not why and hosted is not None and hosted.replica.log.base.offset < start:
+                why = f"starts at {hosted.replica.log.base}, and nothing up to {start} is to be kept"
             if why:
                 found.append(f"p{partition} n{number} {why}")
         return found

@@ -14,6 +14,7 @@ one position says everything about the log below it, so a settled log is known b
 - durable-lost: a restart has everything that was reported as flushed.
 - acknowledged-unsettled: a client hears of success only for what is settled (rule 8).
 - leader-cut: a leader never cuts its own log (Raft §5.3).
+- kept-too-little: a log that keeps all but what expires starts at or below that.
 - wrong-order: disk orders are numbered one by one, and completed in that order.
 """
 
@@ -36,7 +37,7 @@ from quorate.core.effects import (
     StageChunk,
 )
 from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Rollback
-from quorate.core.events import Failed, Loaded, Persisted, Started
+from quorate.core.events import Expired, Failed, Loaded, Persisted, Started
 from quorate.core.invariant import Violated
 
 Entry = tuple[int, int, int, int, Any]
@@ -84,6 +85,7 @@ class Shadow:
         "head",
         "head_before",
         "issued",
+        "missing",
         "name",
         "node",
         "orders",
@@ -108,6 +110,8 @@ class Shadow:
         self.published = -1
         self.damaged = False
         """The world has flipped bytes of this disk: less may be found than was flushed."""
+        self.missing = -1
+        """Up to here it may lack entries that it never had: a snapshot stands for them, and peers are asked."""
         self.head = self.head_before = NOWHERE
         """Now, and before the step that is looked at."""
         self.durable = self.durable_before = NOWHERE
@@ -124,6 +128,8 @@ class Invariants:
 
     def __init__(self, partitions_count: int, room: Callable[[], Any] | None = None) -> None:
         self.settled = [Settled() for _ in range(partitions_count)]
+        self.expired = [-1] * partitions_count
+        """The last offset that somebody was told not to keep."""
         self.truncations = 0
         self.elections = 0
         self.room = room() if room is not None else None
@@ -159,6 +165,7 @@ class Invariants:
             Persisted: self._persisted,
             Failed: self._failed,
             Loaded: self._loaded,
+            Expired: self._has_expired,
         }
 
     def wiped(self, node: int) -> None:
@@ -194,6 +201,11 @@ class Invariants:
                 raise Violated("commit-regressed", f"{shadow.name}: from {shadow.commit} to {replica.commit}")
             shadow.commit = replica.commit
             self._settle(shadow, replica, replica.commit)
+        if replica.log.base.offset > self.expired[partition] and replica.keeps_all:
+            raise Violated(
+                "kept-too-little",
+                f"{shadow.name} starts at {replica.log.base}; only up to {self.expired[partition]} may go",
+            )
         if self.room is not None:
             self.room.stepped(self, shadow, replica, event, effects)
         led = shadow.role == "leader"
@@ -256,7 +268,7 @@ class Invariants:
             )
         if shadow.damaged:
             return
-        if recovered.faulty:
+        if any(span.last.offset > shadow.missing for span in recovered.faulty):
             raise Violated(
                 "durable-lost", f"{shadow.name} came back faulty, and nothing was damaged: {replica.log}"
             )
@@ -292,6 +304,9 @@ class Invariants:
             shadow.durable = event.head
         # What was heard to be settled and is not flushed here must be heard again; nobody was told of it.
         shadow.commit = min(shadow.commit, max(replica.commit, shadow.published))
+
+    def _has_expired(self, shadow: Shadow, replica: Any, event: Expired) -> None:
+        self.expired[shadow.partition] = max(self.expired[shadow.partition], event.to.offset)
 
     def _loaded(self, shadow: Shadow, replica: Any, event: Loaded) -> None:
         prev: EntryId | None = None
@@ -354,6 +369,8 @@ class Invariants:
         settled = shadow.settled
         if last.offset > settled.commit or settled.epochs[last.offset] != last.epoch:
             raise Violated("state-machine-safety", f"{shadow.name} installed {last}, which is not settled")
+        if effect.start is not None and not effect.keep:
+            shadow.missing = max(shadow.missing, last.offset)
         self._order(shadow, effect.io, last, replaces=not effect.keep)
 
     def _commit(self, shadow: Shadow, replica: Any, effect: Commit) -> None:

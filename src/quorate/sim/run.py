@@ -18,11 +18,12 @@ from quorate.core.confirm.invariants import ConfirmInvariants
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.invariant import Violated
 from quorate.core.isr.invariants import IsrInvariants
+from quorate.core.keeping import KEEP_ALL
 from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim.chance import stream
 from quorate.sim.chaos import Chaos, Toll
 from quorate.sim.confirm_steward import place_quorums
-from quorate.sim.faults import Fault, Place, parse_profiles, schedule, takes_part
+from quorate.sim.faults import RETENTION, Fault, Place, parse_profiles, schedule, takes_part
 from quorate.sim.group_store import GroupStore
 from quorate.sim.happening import Happening
 from quorate.sim.healing import Healing
@@ -207,7 +208,7 @@ class Run:
 
     def __init__(self, plan: Plan, *, trace: bool = False) -> None:
         self.plan = plan
-        self.tunables = draw(plan.seed, plan.overrides)
+        self.tunables = draw_world(plan)
         self.trace = Trace() if trace else None
         setup = place_partitions(plan, self.tunables)
         partitions_count = len(setup.voters)
@@ -318,6 +319,7 @@ class Run:
         self.workload.close()
         self.chaos.heal()
         healing = Healing(self.world, self.workload, self.oracle, self.invariants, self.chaos.steward)
+        healing.starts = {number: entry.offset for number, (entry, _) in self.chaos.expiry.wanted.items()}
         if self.upgrade is not None:
             healing.wait("the upgrade does not end", self.upgrade.unfinished)
         healing.run()
@@ -333,6 +335,19 @@ def told(error: BaseException) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = frame.filename.partition("quorate/")[2] or frame.filename
     return f"{where}:{frame.lineno} in {frame.name}: {str(error) or frame.line}"
+
+
+def draw_world(plan: Plan) -> Tunables:
+    """Where things expire, nothing else makes a log shorter."""
+    tunables = draw(plan.seed, plan.overrides)
+    if not takes_part(plan.seed, RETENTION, plan.faults):
+        return tunables
+    host = tunables.host
+    kept = {
+        name: msgspec.structs.replace(getattr(host, name), keep_behind=KEEP_ALL)
+        for name in ("raft", "coordinated", "isr", "confirm")
+    }
+    return msgspec.structs.replace(tunables, host=msgspec.structs.replace(host, **kept))
 
 
 def place_partitions(plan: Plan, tunables: Tunables) -> Setup:

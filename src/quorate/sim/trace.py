@@ -109,6 +109,8 @@ def tell_event(event: Any) -> tuple[str, str, int]:
         return "loaded", tell_headers(event.headers), 0
     if kind is events.Damaged:
         return "damaged", tell_span(event.span), 0
+    if kind is events.Expired:
+        return "expired", str(event.to), 0
     if kind is events.Suspected:
         return "suspected", f"n{event.node}", 0
     if kind is events.ReadAsked:

@@ -538,6 +538,14 @@ class World:
         self._turned(node)
         return True
 
+    def expire(self, number: int, partition: int, to: EntryId, checksum: int) -> bool:
+        """Let a node know that nothing up to that entry has to be kept; False if it is down."""
+
+        def tell_host(host: Host, now: float) -> None:
+            host.expire(now, self.partitions[partition], to, checksum)
+
+        return self._ask(number, partition, tell_host)
+
     # --- what hosts tell whoever watches ---
 
     def stepped(self, now: float, node: int, hosted: Hosted, event: Any, ordered: list[Any]) -> None:

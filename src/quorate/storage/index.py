@@ -15,6 +15,9 @@ from quorate.batch import NO_TIMESTAMP
 Point = tuple[int, int, int]
 """(first offset, position, highest timestamp from there to the next point)"""
 
+UNKNOWN_TIME = 1 << 62
+"""Instead of a timestamp: of an entry whose payload was not at hand, and which may be the newest of all."""
+
 POINTS_KEPT_MAX = 16
 """Points of an unsealed segment that a checkpoint repeats: enough to find anything with a short scan."""
 
@@ -50,6 +53,10 @@ class SparseIndex:
             self.positions.pop()
             self.times.pop()
         self.due = self.positions[-1] + self._interval if self.positions else 0
+
+    @property
+    def newest_time(self) -> int:
+        return max(self.times, default=UNKNOWN_TIME)
 
     def points(self) -> tuple[Point, ...]:
         return tuple(zip(self.offsets, self.positions, self.times, strict=True))

@@ -13,6 +13,7 @@ from bisect import bisect_right, insort
 
 import msgspec
 
+from quorate.batch import NO_TIMESTAMP
 from quorate.core.entry import (
     NOWHERE,
     STICKY_CONTROLS,
@@ -25,7 +26,7 @@ from quorate.core.entry import (
     in_force,
 )
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
-from quorate.storage.index import SparseIndex
+from quorate.storage.index import UNKNOWN_TIME, SparseIndex
 from quorate.storage.memory import Memory
 from quorate.storage.records import OPEN, Fault, Flushed, Item, Segment, View, item_bytes
 from quorate.storage.segment import directory_of, segment_file
@@ -38,6 +39,18 @@ _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 
 EMPTY = View(NOWHERE, 0, (NO_SEGMENT, 0), NOWHERE, 0, (), 0, (), (), (), 0)
+
+
+class Stretch(msgspec.Struct, frozen=True, gc=False):
+    """What one segment of a log holds, for whoever decides what may go."""
+
+    segment: int
+    last: EntryId
+    checksum: int
+    """Of the frame of `last`."""
+    size: int
+    newest: int | None
+    """Its highest timestamp; None: its footer knows."""
 
 
 class Log:
@@ -60,6 +73,7 @@ class Log:
         "epochs",
         "failed",
         "faulty",
+        "first_time",
         "gone",
         "head",
         "index",
@@ -69,6 +83,8 @@ class Log:
         "repairs",
         "repairs_open",
         "rolled",
+        "segment_bytes",
+        "segment_ms",
         "segments",
         "start",
         "state",
@@ -85,6 +101,12 @@ class Log:
         self._memory = memory
         self.partition = partition
         self.directory = directory_of(partition)
+        self.segment_bytes = settings.segment_bytes
+        """A segment that has reached this size is sealed."""
+        self.segment_ms: int | None = None
+        """So is one whose first entry is older than the next by more than this."""
+        self.first_time = NO_TIMESTAMP
+        """The timestamp of the first entry in the newest segment that has one, as far as is known."""
         self.index = SparseIndex(settings.index_bytes)
         self.rolled: dict[int, SparseIndex] = {}
         """Indexes of segments that are sealed and have no footer on the disk yet."""
@@ -197,7 +219,11 @@ class Log:
         """The log goes on with an entry, in a new segment if the last one is full: (segment, position)."""
         segments, end = self.segments, self.end
         if segments and (
-            not end or end + FRAME_HEAD_BYTES + frame.header.size <= self._settings.segment_bytes
+            not end
+            or (
+                end + FRAME_HEAD_BYTES + frame.header.size <= self.segment_bytes
+                and (self.segment_ms is None or not self._is_long_after(frame, self.segment_ms))
+            )
         ):
             place = segments[-1].base, end
         else:
@@ -217,6 +243,8 @@ class Log:
             index.add(offset, position, timestamp)
         elif timestamp > index.times[-1]:
             index.times[-1] = timestamp
+        if self.first_time < 0 and timestamp != UNKNOWN_TIME:
+            self.first_time = timestamp
         if epoch > self.head.epoch:
             self.epochs = (*self.epochs, (epoch, offset))
         if header.control is not None and isinstance(header.control, STICKY_CONTROLS):
@@ -264,17 +292,20 @@ class Log:
         place = max(bisect_right([found.base for found in self.segments], to.offset + 1) - 1, 0)
         gone = [found.base for found in self.segments[:place]]
         self.segments = self.segments[place:]
+        self.faulty = tuple(fault for fault in self.faulty if fault.last.offset > to.offset)
+        self._start_behind(to, checksum, start, gone)
+        return gone
+
+    def _start_behind(self, to: EntryId, checksum: int, start: tuple[int, int], gone: list[int]) -> None:
         self.start = start
         if self.segments and self.segments[0].base > start[0]:
             self.start = self.segments[0].base, 0
-        epoch_before = [start for start in self.epochs if start[1] <= to.offset]
-        self.epochs = self.epochs[len(epoch_before) :]
+        self.epochs = tuple(first for first in self.epochs if first[1] > to.offset)
         self.controls = tuple(
             header
             for header in in_force(self.controls, settled=to.offset)
             if type(header.control) is not Rollback or header.offset > to.offset
         )
-        self.faulty = tuple(fault for fault in self.faulty if fault.last.offset > to.offset)
         self.base = to
         self.base_checksum = checksum
         self.named.difference_update(gone)
@@ -282,7 +313,69 @@ class Log:
             self.rolled.pop(base, None)
         self._drop_tail(0, bisect_right(self.tail_offsets, to.offset))
         self.changes += 1
+
+    def roll_behind(self, to: EntryId) -> None:
+        """Where `to` ends the log, let the next entry go to another file, so that nothing holds this one."""
+        if to == self.head and self.end:
+            self._open_segment(to.offset + 1)
+            self.end = 0
+
+    def can_start_inside(self, to: EntryId) -> bool:
+        """Whether all that lies behind `to` in its segment cannot be read, so that it can be in another file."""
+        fault = self.fault_at(to.offset)
+        if fault is None or fault.last == to:
+            return False
+        segment = self.segments[self.segment_at(to.offset + 1)].base
+        return fault.next_segment > segment
+
+    def start_inside(self, to: EntryId, checksum: int) -> list[int]:
+        """Let the log start behind `to`, which cannot be read, in a file of its own. Segments that are gone."""
+        fault = self.fault_at(to.offset)
+        assert fault is not None
+        place = self.segment_at(to.offset + 1)
+        segment = to.offset + 1
+        gone = [found.base for found in self.segments[: place + 1] if found.base != segment]
+        self.segments = (Segment(segment, to, checksum, 0), *self.segments[place + 1 :])
+        rest = Fault(
+            to,
+            checksum,
+            segment,
+            0,
+            fault.last,
+            fault.last_checksum,
+            fault.next_segment,
+            fault.next_position,
+        )
+        self.faulty = tuple(
+            rest if other is fault else other for other in self.faulty if other.last.offset > to.offset
+        )
+        self._start_behind(to, checksum, (segment, 0), gone)
         return gone
+
+    def reach_back(self, to: EntryId, checksum: int) -> None:
+        """An empty log is to start further below: what lies between is missing, and is as good as damaged."""
+        assert self.base == self.head
+        assert not self.segments
+        last, last_checksum = self.head, self.checksum
+        first, following = to.offset + 1, last.offset + 1
+        fault = Fault(to, checksum, first, 0, last, last_checksum, following, 0)
+        segments = (Segment(first, to, checksum, 0), Segment(following, last, last_checksum))
+        epochs = ((last.epoch, last.offset),) if last.epoch > to.epoch else ()
+        self.become(
+            View(
+                to,
+                checksum,
+                (first, 0),
+                last,
+                last_checksum,
+                segments,
+                0,
+                epochs,
+                self.controls,
+                (fault,),
+                self.cuts,
+            )
+        )
 
     def restart_after(self, last: EntryId, checksum: int, controls: tuple[Header, ...]) -> list[int]:
         """A snapshot takes the place of everything. Segments that are gone."""
@@ -414,6 +507,32 @@ class Log:
         count = min(count, bisect_right(self.tail_offsets, self.durable.head.offset))
         return self._drop_tail(0, count)
 
+    # --- segments ---
+
+    def shape(self, *, segment_bytes: int | None, segment_ms: int | None) -> None:
+        self.segment_bytes = self._settings.segment_bytes if segment_bytes is None else segment_bytes
+        self.segment_ms = segment_ms
+
+    def stretches(self) -> list[Stretch]:
+        """One for each segment."""
+        found = []
+        for place, segment in enumerate(self.segments):
+            is_newest = place + 1 == len(self.segments)
+            index = self.index if is_newest else self.rolled.get(segment.base)
+            found.append(
+                Stretch(
+                    segment.base,
+                    self.head if is_newest else self.segments[place + 1].before,
+                    self.checksum if is_newest else self.segments[place + 1].before_checksum,
+                    self.end if is_newest else segment.size,
+                    None if index is None else index.newest_time,
+                )
+            )
+        return found
+
+    def _is_long_after(self, frame: Frame, segment_ms: int) -> bool:
+        return self.first_time >= 0 and _timestamp(frame) - self.first_time > segment_ms
+
     # --- helpers ---
 
     @property
@@ -465,9 +584,11 @@ class Log:
             )
         self.segments = (*self.segments, Segment(segment, self.head, self.checksum))
         self.index = SparseIndex(self._settings.index_bytes)
+        self.first_time = NO_TIMESTAMP
 
     def _reopen_segments(self, segments: tuple[Segment, ...], end: int) -> None:
         """These are the segments; the last of them is open and ends at `end`."""
+        self.first_time = NO_TIMESTAMP
         if segments:
             last = segments[-1]
             if not self.segments or self.segments[-1].base != last.base:
@@ -580,5 +701,5 @@ def without_payload(frame: Frame) -> Frame:
 
 def _timestamp(frame: Frame) -> int:
     if not frame.payload:
-        return -1  # An entry whose payload was not read: its time is not known.
+        return UNKNOWN_TIME
     return int(_MAX_TIMESTAMP.unpack_from(frame.payload, _MAX_TIMESTAMP_AT)[0])

@@ -22,7 +22,7 @@ from quorate.storage.frame import (
     parse,
     parse_head,
 )
-from quorate.storage.index import SparseIndex
+from quorate.storage.index import UNKNOWN_TIME, SparseIndex
 from quorate.storage.log import Log
 from quorate.storage.records import OPEN, Fault, Item
 from quorate.storage.segment import FOOTER_BYTES_MAX, DamagedFooter, parse_footer
@@ -178,18 +178,31 @@ class Reader:
 
     def _load_index(self, request: Request, file: str, size: int) -> None:
         def done(content: bytes) -> None:
-            index = SparseIndex(self._shared.settings.index_bytes)
-            try:
-                footer = parse_footer(content, request.log.partition)
-                index = SparseIndex(self._shared.settings.index_bytes, footer.index)
-            except DamagedFooter:
-                pass  # Slower without: the segment is read from its start.
-            self._indexes[file] = index
+            self._indexes[file] = self._index_in(content, request.log)
             if len(self._indexes) > INDEXES_MAX:
                 self._indexes.popitem(last=False)
             self._begin(request)
 
         self._submit(LANE_READ, file, size, FOOTER_BYTES_MAX, done)
+
+    def _index_in(self, footer: bytes, log: Log) -> SparseIndex:
+        """Empty where it is damaged: slower, as the segment is read from its start."""
+        try:
+            return SparseIndex(self._shared.settings.index_bytes, parse_footer(footer, log.partition).index)
+        except DamagedFooter:
+            return SparseIndex(self._shared.settings.index_bytes)
+
+    def newest_time(self, log: Log, segment: int, done: Callable[[int], None]) -> None:
+        """The highest timestamp that the footer of a sealed segment says."""
+        found = [each for each in log.segments[:-1] if each.base == segment]
+        if not found or log.deleted:
+            self._shared.submit(LANE_READ, (), lambda _: done(UNKNOWN_TIME))
+            return
+
+        def read(content: bytes) -> None:
+            done(self._index_in(content, log).newest_time)
+
+        self._submit(LANE_READ, log.file(segment), found[0].size, FOOTER_BYTES_MAX, read)
 
     def _fetch(self, request: Request, file: str, start: int, at: int, length: int, end: int) -> None:
         """Read from `at`, and go on with the frame at `start`."""

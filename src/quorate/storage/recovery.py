@@ -71,6 +71,7 @@ class RecoveredLog(msgspec.Struct, frozen=True, gc=False):
     state: bytes | None = None
     state_damaged: bool = False
     snapshot: Snapshot | None = None
+    base_checksum: int = 0
 
 
 class Recovery:

@@ -169,7 +169,8 @@ class Replay:
         """An entry came from a peer, and was flushed in its place."""
         frame, segment, position, cuts = unpack_entry(record)
         replayed = self.logs.get(frame.partition)
-        if replayed is not None and replayed.log.repair(frame) is not None:
+        if replayed is not None and replayed.log.repair(frame) is not None and replayed.log.lazy:
+            # Otherwise all of the log is in its segments, and what lies behind this entry need not be carried.
             replayed.log.whole_again(item_in_place(frame, segment, position, cuts))
 
     def _cut(self, cut: Cut) -> None:

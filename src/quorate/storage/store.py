@@ -21,7 +21,7 @@ from quorate.storage.aside import Note, set_aside
 from quorate.storage.check import check_now
 from quorate.storage.disk import Buffer, Disk, DiskFull, Flush, FlushDirectory, Operation, Unlink, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame, build, control_payload
-from quorate.storage.log import Log, item_in_place
+from quorate.storage.log import Log, Stretch, item_in_place
 from quorate.storage.places import locate
 from quorate.storage.reading import Reader
 from quorate.storage.records import (
@@ -38,6 +38,7 @@ from quorate.storage.records import (
     Create,
     Cut,
     Delete,
+    Fault,
     Item,
     State,
     encode_body,
@@ -107,6 +108,7 @@ class Store:
             state=log.state if log.state_number else None,
             state_damaged=log.state_damaged,
             snapshot=self._snapshots.newest(log),
+            base_checksum=log.base_checksum,
         )
 
     def create(self, partition: Partition, io: int, state: bytes) -> None:
@@ -306,18 +308,25 @@ class Store:
             place = log.segment_at(offset)
             self._reader.tell(log, check_now(self._shared.disk, log, place, settings.read_bytes))
 
-    def remove_prefix(self, partition: Partition, io: int, to: EntryId) -> None:
-        """Entries up to `to` need not be kept. Segments that hold nothing else are removed afterwards."""
+    def remove_prefix(self, partition: Partition, io: int, to: EntryId, checksum: int | None = None) -> None:
+        """Entries up to `to` need not be kept. Segments that hold nothing else are removed afterwards.
+
+        With its checksum, it may lie inside of what cannot be read, and the newest segment may go as well.
+        """
         log = self._logs[partition]
         if log.failed or self._shared.dead:
             return
         batch = self._rounds.batch(log)
         batch.add(log, io)
         place = locate(self._shared, log, to) if to.offset > log.base.offset else None
-        if place is None:
+        if place is not None:
+            if checksum is not None:
+                log.roll_behind(to)
+            gone = log.remove_prefix(to, place[0], place[1:])
+        elif checksum is not None and log.can_start_inside(to):
+            gone = log.start_inside(to, checksum)
+        else:
             return  # Nothing needs to be removed: it is only allowed.
-        checksum, segment, position = place
-        gone = log.remove_prefix(to, checksum, (segment, position))
         self._reader.forget(log, gone)
         batch.add_record(BASE, log, encode_body(Base(partition, log.view())), kept=(to.offset, _ALL))
         batch.after.append((log, lambda: self._write_back.unlink(log, gone, hold=False)))
@@ -373,8 +382,19 @@ class Store:
         batch.before += [(log, operation) for operation in operations]
         batch.add(log, io)
 
-    def install_snapshot(self, partition: Partition, io: int, snapshot: Snapshot, *, keep: bool) -> None:
-        """The staged snapshot is whole: the log starts behind it; with `keep`, what is above it stays."""
+    def install_snapshot(
+        self,
+        partition: Partition,
+        io: int,
+        snapshot: Snapshot,
+        *,
+        keep: bool,
+        start: tuple[EntryId, int] | None = None,
+    ) -> None:
+        """The staged snapshot is whole: the log starts behind it; with `keep`, what is above it stays.
+
+        With `start` (an entry, and the checksum of its frame) the log starts there; with `keep` as well, as it did.
+        """
         log = self._logs[partition]
         if log.failed or self._shared.dead:
             return
@@ -388,12 +408,16 @@ class Store:
         operations, kept = installing
         batch = self._rounds.batch(log, direct=True)
         batch.before += [(log, operation) for operation in operations]
-        if place is not None:
+        if place is not None and start is not None:
+            gone, left = [], (log.base.offset, _ALL)
+        elif place is not None:
             gone = log.remove_prefix(snapshot.last, place[0], (place[1], place[2]))
             left = snapshot.last.offset, _ALL
         else:
             gone = log.restart_after(snapshot.last, snapshot.checksum, ())
             left = _ALL, _ALL
+            if start is not None:
+                log.reach_back(*start)
         batch.add_record(BASE, log, encode_body(Base(partition, log.view())), kept=left)
         batch.add(log, io)
         self._reader.forget(log, gone)
@@ -459,6 +483,28 @@ class Store:
         """Verify every byte of a log's segments, in bounded steps. The spans that are newly found faulty."""
         if not self._shared.dead:
             self._reader.check(self._logs[partition], done)
+
+    # --- segments ---
+
+    def shape(self, partition: Partition, *, segment_bytes: int | None, segment_ms: int | None) -> None:
+        """How large a segment of this log gets, and how far apart in time its entries are; None: as by default."""
+        self._logs[partition].shape(segment_bytes=segment_bytes, segment_ms=segment_ms)
+
+    def stretches(self, partition: Partition) -> list[Stretch]:
+        """The log's segments, oldest first; the newest is still written to."""
+        return self._logs[partition].stretches()
+
+    def newest_time(self, partition: Partition, segment: int, done: Callable[[int], None]) -> None:
+        """The highest timestamp of a sealed segment, from its footer; UNKNOWN_TIME where that does not say."""
+        if not self._shared.dead:
+            self._reader.newest_time(self._logs[partition], segment, done)
+
+    def fault_over(self, partition: Partition, entry: EntryId) -> Fault | None:
+        """The damage inside of which an entry lies such that no log can start there: nobody knows where in a file
+        the one behind it belongs."""
+        log = self._logs[partition]
+        fault = log.fault_at(entry.offset)
+        return None if fault is None or fault.last == entry or log.can_start_inside(entry) else fault
 
     # --- turns ---
 

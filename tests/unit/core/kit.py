@@ -155,9 +155,9 @@ def new_leader(log: str, **more: Any) -> Bench:
     return bench
 
 
-def following(log: str = "1-0", **more: Any) -> Bench:
-    """N2 follows N1 in epoch 1, and has just heard from it."""
-    bench = Bench(N2, log, epoch=1, **more)
+def following(log: str = "1-0", *, me: Member = N2, **more: Any) -> Bench:
+    """N2, or another, follows N1 in epoch 1, and has just heard from it."""
+    bench = Bench(me, log, epoch=1, **more)
     bench.miss_leader()
     bench.receive(N1, AppendEntries(1, bench.replica.log.head, bench.replica.log.head.offset))
     return bench

@@ -8,6 +8,7 @@ import pytest
 from quorate.core import effects, events
 from quorate.core.effects import Commit, Outcome, Reply
 from quorate.core.entry import EntryId, Member, Snapshot, Span
+from quorate.core.isr.leader import AHEAD_COUNT_MAX
 from quorate.core.isr.messages import AlterIsr, FetchRequest, PartitionTold
 from quorate.core.reading import StillRequest, StillResponse
 from tests.unit.core.isr_kit import (
@@ -303,6 +304,29 @@ def test_headers_that_are_no_longer_in_memory_are_read_first() -> None:
     assert answer.headers == found[1:]
 
 
+def test_what_comes_next_goes_ahead_of_the_request_for_it_a_few_messages_far() -> None:
+    bench = leader("1-0")
+    rest(bench)
+    sent_ids = []
+    for request in range(AHEAD_COUNT_MAX + 2):
+        for message in sent(propose(bench, request + 1), N2):
+            assert [header.offset for header in message.headers] == [message.prev.offset + 1]
+            sent_ids += [header.id for header in message.headers]
+    assert sent_ids == [at(f"2-{offset}") for offset in range(2, 2 + AHEAD_COUNT_MAX)]
+    more = answered(fetch(bench, N2, at("2-3"), commit=1), N2)
+    assert [header.id for header in more.headers] == [at("2-10"), at("2-11")]
+
+
+def test_what_was_sent_ahead_and_lost_is_sent_again_when_it_is_asked_for_again() -> None:
+    bench = leader("1-0")
+    rest(bench)
+    propose(bench)
+    propose(bench, 2)
+    assert not sent(fetch(bench, N2, at("2-2"), commit=1), N2), "the other may be on its way"
+    again = answered(fetch(bench, N2, at("2-2"), commit=1), N2)
+    assert (again.prev, [header.id for header in again.headers]) == (at("2-2"), [at("2-3")])
+
+
 # ---- rest ----
 
 
@@ -567,3 +591,22 @@ def test_a_read_that_nobody_confirms_is_given_up_even_if_nothing_else_happens() 
     read(bench)
     assert replies(pass_time(bench, TUNING.read_wait_s)) == [], "it waits as long as any other"
     assert [reply.outcome for reply in replies(pass_time(bench, 10.0))] == [Outcome.TIMED_OUT]
+
+
+# ---- a follower whose process has ended ----
+
+
+@pytest.mark.behaviour("LB-20")
+def test_a_follower_that_has_ended_is_asked_out_at_once() -> None:
+    bench = leader("1-0")
+    rest(bench)
+    ordered = bench.tell(events.Suspected(3, ended=True))
+    assert AlterIsr(2, 2, (N1, N2)) in sent(ordered, CONTROLLER)
+
+
+def test_one_that_is_back_and_has_everything_comes_in_again() -> None:
+    bench = new_leader("1-0", state(2, 2, isr_now=(N1, N2), min_isr=2))
+    fetch(bench, N2)
+    bench.tell(events.Suspected(3, ended=True))
+    ordered = fetch(bench, N3)
+    assert AlterIsr(2, 2, (N1, N2, N3)) in sent(ordered, CONTROLLER)

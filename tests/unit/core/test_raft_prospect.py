@@ -16,7 +16,7 @@ from quorate.core.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from quorate.core.raft.prospect import LAST_RESORT_TURNS
+from quorate.core.raft.prospect import EAGER_TURNS, LAST_RESORT_TURNS
 from tests.unit.core.kit import (
     FIVE,
     N1,
@@ -384,3 +384,59 @@ def test_a_follower_that_does_not_answer_is_tried_less_often() -> None:
     flushed(bench, N3, 1)
     keep_alive(bench, N2)
     assert sent(bench.wake(), N3), "it was heard of"
+
+
+# ---- a leader whose process has ended ----
+
+
+@pytest.mark.behaviour("YB-16")
+def test_a_leader_that_has_ended_is_waited_for_only_as_long_as_was_promised() -> None:
+    bench = following()
+    promised_until = bench.replica.promised_until
+    bench.tell(events.Suspected(1, ended=True))
+    deadline = bench.replica.deadline()
+    assert deadline == pytest.approx(promised_until + 0.5 * TUNING.heartbeat_s)
+    assert deadline > promised_until, "before that, nobody would say that it is gone"
+    bench.wake()
+    assert bench.replica.role.name == "prospect"
+
+
+def test_at_rest_it_stands_at_once_and_the_others_one_after_the_other() -> None:
+    due = []
+    for me in (N2, N3):
+        bench = following(me=me)
+        head = bench.replica.log.head
+        bench.receive(N1, AppendEntries(1, head, head.offset, quiet=True))
+        assert bench.replica.deadline() is None
+        bench.now = bench.replica.promised_until + 10.0
+        bench.tell(events.Suspected(1, ended=True))
+        due.append(bench.replica.deadline() - bench.now)
+    assert due == pytest.approx([0.5 * TUNING.heartbeat_s, 2.5 * TUNING.heartbeat_s])
+
+
+def test_that_another_node_has_ended_ends_no_patience() -> None:
+    bench = following()
+    deadline = bench.replica.deadline()
+    bench.tell(events.Suspected(3, ended=True))
+    assert bench.replica.deadline() == deadline
+
+
+def test_said_again_it_does_not_put_off_the_election() -> None:
+    bench = following()
+    bench.tell(events.Suspected(1, ended=True))
+    deadline = bench.replica.deadline()
+    bench.now = bench.replica.promised_until + 0.25 * TUNING.heartbeat_s
+    bench.tell(events.Suspected(1, ended=True))
+    assert bench.replica.deadline() == deadline
+
+
+def test_a_prospect_whose_leader_has_ended_asks_again_soon_and_not_for_ever() -> None:
+    bench = following()
+    bench.tell(events.Suspected(1, ended=True))
+    bench.wake()
+    waits = []
+    for _ in range(EAGER_TURNS + 1):
+        waits.append(bench.replica.deadline() - bench.now)
+        bench.wake()
+    assert all(wait <= 2 * TUNING.heartbeat_s for wait in waits[:EAGER_TURNS])
+    assert waits[EAGER_TURNS] >= TUNING.election_timeout_s

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 import uvloop
 
+from quorate.bench.cluster_processes import free_ports
 from quorate.core.entry import NOWHERE, Member, Partition, Snapshot
 from quorate.core.raft.messages import SnapshotChunk, VoteResponse
 from quorate.host import Parcel, Ping
@@ -262,5 +263,25 @@ def test_a_forgotten_peer_is_not_tried_any_more_until_it_is_known_again() -> Non
         assert not any(line.startswith("peer 2 ") for line in said)
         peers.know(2, address)
         await until(lambda: peers.connected == (2,))
+
+    with_peer(test)
+
+
+def test_where_nobody_listens_a_node_has_ended_until_it_is_heard_of() -> None:
+    async def test(peers: Peers, made: list[Listener], _: list[str]) -> None:
+        ended: list[int] = []
+        peers.introduce(
+            incarnation=1,
+            disk=7,
+            refused=lambda node, why: False,
+            nobody_there=lambda node: ended.append(node),
+        )
+        await until(lambda: peers.connected == (2,))
+        (port,) = free_ports(1)
+        peers.know(9, Address("127.0.0.1", port))
+        await until(lambda: ended[:2] == [9, 9])
+        assert peers.ended == {9}
+        peers.heard_of(9)
+        assert peers.ended == set()
 
     with_peer(test)

@@ -24,6 +24,7 @@ class Fetcher:
         "_beats",
         "_marked_at",
         "_marked_end",
+        "ahead_count",
         "behind_since",
         "given",
         "has_kept_up",
@@ -44,7 +45,9 @@ class Fetcher:
         self.has_kept_up = False
         """It has reached a mark: since when it is behind is more than a guess."""
         self.given: tuple[int, EntryId] = (0, NOWHERE)
-        """(session, last entry) that it was sent last: that it has it says nothing that must be answered."""
+        """(session, last entry) that it was sent last: it is not sent twice, unless it asks again."""
+        self.ahead_count = 0
+        """So many messages with entries it was sent that it has not asked behind yet."""
         self.says_more = False
         """Its newest request is not answered yet, and says something that the one before did not."""
         self.is_waiting = False
@@ -69,8 +72,15 @@ class Fetcher:
         return self.request.prev if self.request is not None else NOWHERE
 
     @property
+    def end(self) -> EntryId:
+        """Where its log will end once everything has arrived that was sent."""
+        session, last = self.given
+        is_ahead = self.request is not None and session == self.request.session and last > self.prev
+        return last if is_ahead else self.prev
+
+    @property
     def next(self) -> int:
-        return self.prev.offset + 1
+        return self.end.offset + 1
 
     @property
     def flushed(self) -> int:
@@ -88,6 +98,9 @@ class Fetcher:
             return False
         self.says_more = last is None or _says(last) != _says(request)
         self.request = request
+        if last is None or not self.says_more or request.prev < last.prev:
+            self.forget_given()
+        self.ahead_count = max(self.ahead_count - 1, 1) if self.end != request.prev else 0
         self.is_waiting = self.is_resting = self.is_suspected = False
         self._beats = 0
         # Without its snapshot it has not everything, whatever its log says.
@@ -103,6 +116,10 @@ class Fetcher:
             self._marked_at, self._marked_end = now, end
         self.has_kept_up = self.has_kept_up or has_reached_mark
         return True
+
+    def forget_given(self) -> None:
+        """It may have been lost."""
+        self.given, self.ahead_count = (0, NOWHERE), 0
 
     def appended(self, now: float) -> None:
         if self.behind_since is None:

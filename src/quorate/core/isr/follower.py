@@ -1,8 +1,8 @@
 """Follower: asks its leader for what comes behind its own log, again and again (LB-7).
 
 A request names the end of the log and how much of it is flushed; only the latter is an acknowledgement (LB-9).
-What is new is asked for while the last is still being flushed, and when it is flushed, that is said with another
-request.
+The leader sends what is new while the last is still being flushed, as far as it may go ahead; when that is
+flushed, it is said with the next request.
 
 One request is open at a time. It is repeated until it is answered; the leader may answer it again when there is
 something new. A follower that has everything, and was told to *rest*, is silent until then; the failure detector
@@ -185,7 +185,10 @@ class Follower(Role):
         if message.headers:
             replica.append(message.headers)
         replica.verify(replica.log.head, message.commit)
-        if self._has_news() or self._is_resting:
+        if message.headers and not replica.ordering.idle:
+            self._is_resting = False  # It is asked for more as soon as these are flushed.
+            self._ask_at = replica.now + self._retry_s
+        elif self._has_news() or self._is_resting:
             self._ask()
         elif message.rest and self._may_rest(message.number):
             self._is_resting = True

@@ -28,6 +28,9 @@ from quorate.core.reading import Reading, StillResponse
 if TYPE_CHECKING:
     from quorate.core.isr.replica import Replica
 
+AHEAD_COUNT_MAX = 8
+"""So many messages with entries a follower may be sent before it asks for more."""
+
 
 class Leader(Leading, Role):
     def __init__(self, replica: Replica) -> None:
@@ -174,7 +177,7 @@ class Leader(Leading, Role):
             self._answer_with_snapshot(follower, log.base.offset)
         elif not log.holds(request.prev):
             self._answer_diverging(follower, request)
-        elif request.prev.offset < log.head.offset:
+        elif follower.end.offset < log.head.offset:
             self._answer_with_entries(follower)
         else:
             self._answer_with_nothing(follower, request)
@@ -184,7 +187,7 @@ class Leader(Leading, Role):
         assert request is not None
         follower.is_waiting = follower.says_more = False
         answer = FetchResponse(
-            replica.epoch, request.session, request.number, request.prev, replica.commit, **more
+            replica.epoch, request.session, request.number, follower.end, replica.commit, **more
         )
         replica.send(follower.node, answer)
 
@@ -208,8 +211,11 @@ class Leader(Leading, Role):
         self._send(follower, diverging=end, settled=settled)
 
     def _answer_with_entries(self, follower: Fetcher) -> None:
+        """What comes behind all that it was sent: not more than a few messages go ahead of its requests."""
         replica = self.replica
         tuning = replica.config.tuning
+        if follower.ahead_count >= AHEAD_COUNT_MAX:
+            return
         headers = replica.log.headers_from(
             follower.next, bytes_max=tuning.message_bytes_max, count_max=tuning.message_entries_max
         )
@@ -225,8 +231,9 @@ class Leader(Leading, Role):
 
     def _send_entries(self, follower: Fetcher, headers: tuple[Header, ...]) -> None:
         assert follower.request is not None
-        follower.given = follower.request.session, headers[-1].id
         self._send(follower, headers=headers)
+        follower.given = follower.request.session, headers[-1].id
+        follower.ahead_count += 1
 
     def loaded(self, event: events.Loaded) -> None:
         node = self._readers.pop(event.token, None)
@@ -236,7 +243,7 @@ class Leader(Leading, Role):
         follower.reading = 0
         headers: tuple[Header, ...] = event.headers[: self.replica.config.tuning.message_entries_max]
         log = self.replica.log
-        fits = bool(headers) and headers[0].offset == follower.next and log.holds(follower.prev)
+        fits = bool(headers) and headers[0].offset == follower.next and log.holds(follower.end)
         if fits and headers[0].offset > log.base.offset:  # Otherwise removed while they were read.
             self._send_entries(follower, headers)
         # Otherwise it has asked for something else since, and asks again.
@@ -250,7 +257,7 @@ class Leader(Leading, Role):
         replica = self.replica
         end = replica.log.head.offset
         rest = follower.is_whole and request.flushed == request.commit == replica.commit == end
-        if rest or not follower.says_more or follower.given != (request.session, request.prev):
+        if rest or not follower.says_more or follower.given[0] != request.session:
             self._send(follower, rest=rest and not follower.is_suspected)
         follower.says_more = False
         follower.is_waiting = True
@@ -267,7 +274,7 @@ class Leader(Leading, Role):
         next, or with the next heartbeat: nobody but readers of that copy waits for it.
         """
         for follower in self.followers.values():
-            if follower.is_waiting and follower.prev != self.replica.log.head:
+            if (follower.is_waiting or follower.ahead_count) and follower.end != self.replica.log.head:
                 self._answer(follower)
 
     def _has_news_for(self, follower: Fetcher) -> bool:
@@ -355,8 +362,10 @@ class Leader(Leading, Role):
         self.reading.woke()
         self.reading.give_up(replica.config.tuning.read_wait_s)
         for follower in self.followers.values():
-            # Whoever rests does not ask again by itself: what was said to it may be lost.
-            if (self._is_to_be_woken(follower) and follower.is_due()) or self._is_to_be_told(follower):
+            if self._is_to_be_woken(follower) and follower.is_due():
+                follower.forget_given()  # Whoever rests does not ask again by itself.
+                self._answer(follower)
+            elif self._is_to_be_told(follower):
                 self._answer(follower)
         if self._is_waiting_for_something():
             self.deadline = replica.now + replica.config.tuning.heartbeat_s

@@ -68,8 +68,10 @@ class Follower(Role):
         if node != replica.leader or not replica.is_voter:
             self.suspected(node)
             return
+        replica.leader_ended = True
         turn = sum(peer < replica.me.node for peer in replica.voting_peers if peer != node)
-        due = max(replica.now, replica.promised_until) + replica.config.tuning.heartbeat_s * (0.5 + turn)
+        wait_s = replica.config.tuning.heartbeat_s * (0.5 + 2.0 * turn)
+        due = max(replica.now, replica.promised_until) + wait_s
         if self.deadline is None or due < self.deadline:
             self.deadline = due
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 BACKOFF_MAX = 4
 """A prospect in vain waits up to this many election time-outs until it asks again."""
+EAGER_TURNS = 4
+"""So often it asks again soon, where the leader's process has ended: the others find that out about now."""
 LAST_RESORT_TURNS = 5
 """A node that is not wanted as a leader stands when it has asked so often, and nobody else has come to lead:
 perhaps only it has what is settled. It hands over as soon as somebody else has it, too."""
@@ -49,7 +51,10 @@ class Prospect(Role):
         replica = self.replica
         self._turns += 1
         replica.times_asked += 1
-        timeout = replica.config.tuning.election_timeout_s * min(self._turns, BACKOFF_MAX)
+        tuning = replica.config.tuning
+        timeout = tuning.election_timeout_s * min(self._turns, BACKOFF_MAX)
+        if replica.leader_ended and self._turns <= EAGER_TURNS:
+            timeout = min(timeout, 2.0 * tuning.heartbeat_s)
         self.deadline = replica.now + timeout * (0.5 + 0.5 * replica.rng.random())
         self._gone = {replica.me}
         question = GoneRequest(replica.epoch, replica.log.head, replica.times_asked)

@@ -47,6 +47,8 @@ class Replica(Keeper):
         in an earlier life: answers of then may still be under way, and say nothing about now."""
         self.promised_until = float("-inf")
         """A leader was heard: until then nobody else gets this vote."""
+        self.leader_ended = False
+        """Its process seems to be gone."""
 
     def describe(self) -> str:
         role = self.role.name if self.is_voter else "learner"
@@ -143,6 +145,7 @@ class Replica(Keeper):
         self.epoch = epoch
         self.vote = vote
         self.leader = 0
+        self.leader_ended = False
         self.verified = NOWHERE
         return self.save_state()
 
@@ -151,6 +154,7 @@ class Replica(Keeper):
     def heard_leader(self, node: int) -> None:
         """The leader of this epoch spoke. For a while, nobody else gets this vote (YB-16, lease reads)."""
         self.leader = node
+        self.leader_ended = False
         self.wait_for_leader()
         self.waiting.heard_leader()
 
