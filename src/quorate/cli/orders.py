@@ -27,6 +27,7 @@ from quorate.node.client import (
     Unreachable,
 )
 from quorate.node.config import Address
+from quorate.node.metadata import TooNew, expect_level
 from quorate.node.requests import Image, ReplicaStatus, Status
 
 if TYPE_CHECKING:
@@ -186,6 +187,10 @@ class Orders:
 
     async def settle(self, what: str, command: Command) -> None:
         """A command of the metadata group, as it is; given twice, it does no more than once."""
+        try:
+            expect_level(self.seen.cluster.level, [command])
+        except TooNew as too_new:
+            raise WrongUsage(f"{what}: {too_new}") from too_new
         self.standing = MAY_STAND
         batch = command_batch(command)
         try:

@@ -17,8 +17,8 @@ FIRST_LEVEL = 1
 LEVELS: dict[int, str] = {
     FIRST_LEVEL: "nodes, topics of raft, producer ids, changes of who copies what",
     2: (
-        "topics of coordinated, isr and confirm, tables, altered topics, added partitions, users, settings of the "
-        "cluster, homes"
+        "topics of coordinated, isr and confirm, tables, altered topics, added partitions, retention, users, "
+        "settings of the cluster, homes"
     ),
 }
 KNOWN_LEVEL = max(LEVELS)
@@ -35,6 +35,7 @@ COMMAND_LEVELS: dict[str, int] = {
     "raise level": 1,
     "alter topic": 2,
     "add partitions": 2,
+    "let start": 2,
     "write shard": 2,
     "put user": 2,
     "remove user": 2,

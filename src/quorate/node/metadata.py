@@ -96,12 +96,12 @@ def default_replicas(image: Metadata, nodes_count: int) -> int:
     return min(int(image.cluster.config.get(REPLICAS_SETTING, REPLICAS_COUNT)), nodes_count)
 
 
-def expect_known(image: Metadata, commands: Iterable[Command]) -> None:
+def expect_level(level: int, commands: Iterable[Command]) -> None:
     """Raises TooNew for a command that came after the cluster's feature level, which never falls."""
     needed = max(map(level_of, commands))
-    if needed > image.cluster.level:
+    if needed > level:
         raise TooNew(
-            f"this needs feature level {needed}, and the cluster is at {image.cluster.level}; when every node runs "
+            f"this needs feature level {needed}, and the cluster is at {level}; when every node runs "
             f"a version that knows it, `quorate cluster alter --feature-level {needed}`"
         )
 
@@ -219,7 +219,7 @@ class MetadataClient:
 
         Raises NoMetadata, and TooNew for what not everybody here knows.
         """
-        expect_known(self.image, commands)
+        expect_level(self.image.cluster.level, commands)
         payload = command_batch(*commands)
         deadline = monotonic() + timeout_s
         self._client.expect_leader(METADATA, self.controller)
@@ -274,7 +274,7 @@ class MetadataClient:
                 f"{len(ensembles)} partitions are too many; all topics have {PARTITIONS_COUNT_MAX}"
             )
         topic = Topic(name, self._new_id(), replication, self._members(image, ensembles), config or {})
-        expect_known(image, [CreateTopic(topic)])
+        expect_level(image.cluster.level, [CreateTopic(topic)])
         if not validate_only:
             await self.command(CreateTopic(topic))
             if self.image.by_id.get(topic.id) is None:

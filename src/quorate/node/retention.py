@@ -19,7 +19,7 @@ import msgspec
 from quorate.core.entry import TOPIC_ID_BYTES, Partition, number_of, partition_of
 from quorate.machine.metadata import LetStart, Start, Topic
 from quorate.node.logs import WARNING
-from quorate.node.metadata import NoMetadata
+from quorate.node.metadata import NoMetadata, TooNew
 from quorate.storage.index import UNKNOWN_TIME
 from quorate.storage.log import Stretch
 
@@ -133,7 +133,7 @@ class Retention:
             try:
                 await self.look()
                 self._said = ""
-            except NoMetadata as error:
+            except (NoMetadata, TooNew) as error:
                 if str(error) != self._said:
                     self._said = str(error)
                     self._node.log(f"what is too old stays for now: {error}", level=WARNING)
