@@ -199,6 +199,7 @@ async def written_to(
                 found = await asyncio.to_thread(read_everything, cluster.bootstrap, writer.topic)
                 wrong = differences(found, writer.acknowledged)
                 assert not wrong, f"{writer.topic}: {wrong}"
+            await cluster.until_registered(client)
             await expect_same_copies(cluster, client)
         expect_no_traceback(*cluster.nodes.values())
 
