@@ -292,7 +292,7 @@ class Bank:
             with suppress(TransactionRefused):
                 await self._tables.execute(*operations, id_=id_)
                 self._done.add(number)
-        rows = await self._tables.scan("transfers", consistency=Consistency.LINEARIZABLE)
+        rows = [row async for row in self._tables.iterate("transfers", consistency=Consistency.LINEARIZABLE)]
         wrong = differences([row.values[0] for row in rows], self._done)
         assert not wrong, f"{self.group}: {wrong}"
         balances = dict.fromkeys(range(ACCOUNTS_COUNT), BALANCE)
