@@ -33,7 +33,7 @@ from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
 from quorate.node.ensembles import Ensembles
 from quorate.node.entrance import Guests, made_entrances
-from quorate.node.farewell import hand_over
+from quorate.node.farewell import hand_over, make_way
 from quorate.node.following import Following
 from quorate.node.http import watched_over_http
 from quorate.node.leaders import Leaders
@@ -225,6 +225,7 @@ class Node:
                     running.append(tasks.create_task(self._ensembles.run(), name="ensembles"))
                     running.append(tasks.create_task(self.overseers.run(), name="overseers"))
                     running.append(tasks.create_task(self._retention.run(), name="retention"))
+                    running.append(tasks.create_task(make_way(self), name="making way"))
                 await self._stopped.wait()
                 for task in running:
                     task.cancel()
