@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -167,6 +167,38 @@ def test_what_is_too_much_goes_on_every_copy_and_a_copy_that_was_away_gets_the_r
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
+
+
+def test_what_a_person_deletes_is_gone_for_readers_up_to_that_very_offset(tmp_path: Path) -> None:
+    async def main() -> None:
+        with KeepingCluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                partitions = await cluster.create(client)
+                admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+                for kind, partition in partitions.items():
+                    writer = Writer(cluster.bootstrap, kind)
+                    await writer.write(40)
+                    middle = sorted(writer.values)[21]
+                    assert await low_watermark(admin, kind, middle) == middle
+                    await cluster.until_start(client, partition, 0)
+                    await expect_all_above(cluster, writer, middle)
+                    assert await low_watermark(admin, kind, 1) == middle, "a start never falls"
+                    end = max(writer.values) + 1
+                    assert await low_watermark(admin, kind, -1) >= end
+                    await cluster.until_start(client, partition, end - 1)
+                    await writer.write(8)
+                    await expect_all_above(cluster, writer, end)
+                    with pytest.raises(KafkaException, match="OFFSET_OUT_OF_RANGE"):
+                        await low_watermark(admin, kind, 1_000_000)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+async def low_watermark(admin: AdminClient, topic: str, offset: int) -> int:
+    (deleted,) = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
+    return int((await asyncio.wrap_future(deleted)).low_watermark)
 
 
 def test_what_is_too_old_goes_and_what_is_young_stays(tmp_path: Path) -> None:

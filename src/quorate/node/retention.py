@@ -20,6 +20,7 @@ from quorate.core.entry import TOPIC_ID_BYTES, Partition, number_of, partition_o
 from quorate.machine.metadata import LetStart, Start, Topic
 from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata, TooNew
+from quorate.storage.frame import Frame
 from quorate.storage.index import UNKNOWN_TIME
 from quorate.storage.log import Stretch
 
@@ -103,6 +104,30 @@ def start_log(node: Node, topic: Topic, number: int) -> None:
     start = topic.starts.get(number)
     if start is not None:
         node.host.expire(time.monotonic(), partition_of(topic.id, number), start.entry, start.checksum)
+
+
+async def start_before(node: Node, partition: Partition, offset: int) -> Start | None:
+    """Where a log may start if readers are to see nothing below a settled offset, or behind the last: behind the
+    entry before the one that holds it. None if that cannot be read."""
+    is_end = offset > node.commit(partition)
+    holding = offset - 1 if is_end else offset
+    found: asyncio.Future[list[Frame]] = asyncio.get_running_loop().create_future()
+
+    def done(frames: list[Frame]) -> None:
+        if not found.done():
+            found.set_result(frames)
+
+    node.host.store.read(partition, holding, holding, 1, done)
+    try:
+        frames = await asyncio.wait_for(found, READ_TIMEOUT_S)
+    except TimeoutError:
+        return None
+    if not frames:
+        return None
+    frame = frames[0]
+    if is_end and frame.header.last == holding:
+        return Start(frame.header.id, frame.checksum, offset)
+    return Start(frame.prev, frame.prev_checksum, offset)
 
 
 def shape_log(node: Node, topic: Topic, partition: Partition) -> None:

@@ -32,6 +32,7 @@ class Api(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
@@ -49,6 +50,7 @@ VERSIONS: dict[Api, tuple[int, int]] = {
     Api.API_VERSIONS: (0, 4),
     Api.CREATE_TOPICS: (2, 7),
     Api.DELETE_TOPICS: (1, 6),
+    Api.DELETE_RECORDS: (0, 2),
     Api.INIT_PRODUCER_ID: (0, 5),
     Api.DESCRIBE_CONFIGS: (1, 4),
     Api.SASL_AUTHENTICATE: (0, 2),
@@ -66,6 +68,7 @@ FLEXIBLE_FROM: dict[Api, int] = {
     Api.API_VERSIONS: 3,
     Api.CREATE_TOPICS: 5,
     Api.DELETE_TOPICS: 4,
+    Api.DELETE_RECORDS: 2,
     Api.INIT_PRODUCER_ID: 2,
     Api.DESCRIBE_CONFIGS: 4,
     Api.SASL_AUTHENTICATE: 2,
