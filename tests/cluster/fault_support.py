@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -131,6 +131,17 @@ def number_of(message: Message) -> int:
     return int(value.split(b" ", 1)[0])
 
 
+def differences(found: Iterable[object], acknowledged: set[int]) -> dict[str, list[object]]:
+    """What is wrong: nothing, if what was found is what was acknowledged, each once."""
+    times = Counter(found)
+    wrong: dict[str, list[object]] = {
+        "lost": [number for number in sorted(acknowledged) if number not in times],
+        "doubled": [number for number, count in times.items() if count > 1],
+        "foreign": [number for number in times if number not in acknowledged],
+    }
+    return {what: numbers for what, numbers in wrong.items() if numbers}
+
+
 def read_everything(bootstrap: str, topic: str) -> list[int]:
     consumer = Consumer(
         {
@@ -186,7 +197,9 @@ async def written_to(
             for writer in writers:
                 await writer.finish()
                 found = await asyncio.to_thread(read_everything, cluster.bootstrap, writer.topic)
-                assert sorted(found) == sorted(writer.acknowledged), writer.topic
+                wrong = differences(found, writer.acknowledged)
+                assert not wrong, f"{writer.topic}: {wrong}"
+            await cluster.until_registered(client)
             await expect_same_copies(cluster, client)
         expect_no_traceback(*cluster.nodes.values())
 
@@ -279,8 +292,9 @@ class Bank:
             with suppress(TransactionRefused):
                 await self._tables.execute(*operations, id_=id_)
                 self._done.add(number)
-        rows = await self._tables.scan("transfers", consistency=Consistency.LINEARIZABLE)
-        assert sorted(row.values[0] for row in rows) == sorted(self._done), self.group  # type: ignore[type-var]
+        rows = [row async for row in self._tables.iterate("transfers", consistency=Consistency.LINEARIZABLE)]
+        wrong = differences([row.values[0] for row in rows], self._done)
+        assert not wrong, f"{self.group}: {wrong}"
         balances = dict.fromkeys(range(ACCOUNTS_COUNT), BALANCE)
         for _, giver, taker, amount in (row.values for row in rows):
             assert isinstance(giver, int)

@@ -1,4 +1,4 @@
-"""`quorate bench cluster`, the quick one: it measures, and leaves nothing behind."""
+"""`quorate bench cluster`, smaller than its quick one: every part measures, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,17 +7,62 @@ from pathlib import Path
 import pytest
 
 from quorate.bench import cluster
+from quorate.bench.cluster_stage import Plan
+from quorate.bench.report import Report
 from quorate.machine.metadata import REPLICATIONS
 
+pytestmark = pytest.mark.cluster
 
-@pytest.mark.cluster
-def test_latency_and_throughput_of_every_protocol(tmp_path: Path) -> None:
+SMALL = Plan(1, seconds=0.2, idle_partitions=20, idle_seconds=1.0, kills=1, log_bytes=32 << 20)
+
+
+def measured(directory: Path, *parts: str, protocol: str | None = None) -> tuple[Report, list[str]]:
     said: list[str] = []
-    report = cluster.run(said.append, directory=tmp_path, quick=True, only=("latency", "throughput"))
-    names = [claim.name for claim in report.claims]
+    report = cluster.run(said.append, directory=directory, only=parts, protocol=protocol, plan=SMALL)
+    assert list(directory.iterdir()) == []
+    return report, said
+
+
+def of(report: Report, name: str) -> float:
+    (found,) = [claim.median for claim in report.claims if claim.name == name]
+    return found
+
+
+def test_latency_and_throughput_of_every_protocol(tmp_path: Path) -> None:
+    report, _ = measured(tmp_path, "latency", "throughput")
     for protocol in REPLICATIONS:
-        assert f"{protocol}: latency beside its limit (p50)" in names
-        assert f"{protocol}: throughput beside its limit" in names
-    assert all(figure.min > 0 for figure in report.figures)
-    assert all(claim.min > 0 for claim in report.claims)
-    assert list(tmp_path.iterdir()) == []
+        assert of(report, f"{protocol}: latency beside its limit (p50)") > 0
+        assert of(report, f"{protocol}: throughput beside its limit") > 0
+    assert report.command == "quorate bench cluster --only latency,throughput"
+
+
+def test_killed_leaders_are_followed_by_others_and_nothing_is_lost(tmp_path: Path) -> None:
+    report, said = measured(tmp_path, "kills")
+    for protocol in REPLICATIONS:
+        assert of(report, f"{protocol}: longest time without writes") > 0
+    assert of(report, "acknowledged entries lost, any node") == 0
+    assert of(report, "entries that nobody wrote, or twice") == 0
+    assert any("kill -9" in line for line in said)
+
+
+def test_idle_partitions_cost_processor_time_that_is_measured(tmp_path: Path) -> None:
+    report, _ = measured(tmp_path, "idle", protocol="isr")
+    assert of(report, "isr: 20 idle partitions, of one core") >= 0
+    assert of(report, "isr: latency beside them") > 0
+    assert report.command == "quorate bench cluster --only idle --protocol isr"
+
+
+def test_a_node_with_logs_is_ready_again_after_a_stop_and_after_a_kill(tmp_path: Path) -> None:
+    report, _ = measured(tmp_path, "open", protocol="raft")
+    assert of(report, "ready after a clean stop") > 0
+    assert of(report, "ready after kill -9") > 0
+    (size,) = [figure.median for figure in report.figures if "logs" in figure.name]
+    assert size * (1 << 30) >= SMALL.log_bytes
+
+
+def test_where_the_disk_has_no_room_that_is_said(tmp_path: Path) -> None:
+    plan = Plan(1, seconds=0.2, idle_partitions=1, idle_seconds=1.0, kills=1, log_bytes=1 << 60)
+    said: list[str] = []
+    report = cluster.run(said.append, directory=tmp_path, only=("open",), protocol="raft", plan=plan)
+    assert report.claims == ()
+    assert any("left out" in line for line in said)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvloop
 
-from quorate.bench import cluster_commits, cluster_idle, cluster_kills, machine
+from quorate.bench import cluster_commits, cluster_idle, cluster_kills, cluster_open, machine
 from quorate.bench.cluster_kafka import NODES, KafkaCluster
 from quorate.bench.cluster_stage import FULL, QUICK, Found, Plan, Stage
 from quorate.bench.report import Claim, Figure, Report, Say
@@ -23,6 +23,7 @@ PARTS: dict[str, Callable[[Stage], Found]] = {
     "throughput": cluster_commits.throughput,
     "idle": cluster_idle.idle,
     "kills": cluster_kills.kills,
+    "open": cluster_open.opened,
 }
 
 

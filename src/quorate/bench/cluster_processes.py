@@ -43,6 +43,7 @@ class NodeProcess(NodeChild):
             module="quorate.node",
         )
         self.directory = directory / f"n{node}"
+        self.http = str(config.get("http", ""))
         self.config.write_bytes(msgspec.json.encode(config))
 
     def format(self, *, replaces: bool = False) -> None:

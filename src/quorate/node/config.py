@@ -159,7 +159,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return HostSettings(
             store=self.store,
             raft=of_topics(self.raft),
-            coordinated=of_topics(self.coordinated),
+            # What is read of a topic is its log: a snapshot would stand for what nobody could read any more.
+            coordinated=msgspec.structs.replace(of_topics(self.coordinated), whole_logs=True),
             isr=of_topics(self.isr),
             confirm=of_topics(self.confirm),
             metadata=msgspec.structs.replace(

@@ -1,5 +1,8 @@
 """A node that is asked to stop hands over what it leads first: its groups need not wait until they miss it.
 
+So does one whose disk is full, of what is written to: others may have room. The metadata group it keeps, whose
+commands are small: for those there is room in the journal.
+
 Replicas that elect their own leader are told whom to let lead. Where somebody oversees a partition, that one is
 asked to let another lead; it lives where the metadata group is led. So that group is handed over last of all.
 """
@@ -20,12 +23,24 @@ from quorate.machine.metadata import METADATA
 if TYPE_CHECKING:
     from quorate.node.node import Node
 
+LOOK_EVERY_S = 0.25
+AGAIN_S = 10.0
+"""A full disk that leads again is made way for again; not at once, as the others' may be full, too."""
 FAREWELL_S = 1.0
 """Whatever is not handed over by then is missed, and gets another leader by itself. The metadata group has as long
 once more."""
 
 
-async def hand_over(node: Node) -> None:
+async def make_way(node: Node) -> None:
+    """Until cancelled: whenever the disk is full, let others lead."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        if node.host.store.is_full and not node.is_leaving:
+            await hand_over(node, metadata=False)
+            await asyncio.sleep(AGAIN_S)
+
+
+async def hand_over(node: Node, *, metadata: bool = True) -> None:
     """Let others lead what is led here, as far as that is done at once."""
     overseen = [partition for partition in node.host.hosted if _is_overseen(node, partition)]
     heirs = {partition: heir(node, hosted) for partition, hosted in node.host.hosted.items()}
@@ -35,7 +50,7 @@ async def hand_over(node: Node) -> None:
         moves = [node.metadata.move_leader(partition, timeout_s=FAREWELL_S) for partition in overseen]
         works += map(asyncio.ensure_future, moves)
     done_count = await _done_count(works)
-    last = {METADATA: heirs[METADATA]} if heirs.get(METADATA) else {}
+    last = {METADATA: heirs[METADATA]} if metadata and heirs.get(METADATA) else {}
     done_count += await _done_count(_ordered(node, last))
     if led_count := len(overseen) + len(own) + len(last):
         node.log(f"handed over {done_count} of {led_count} partitions that it led")

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,6 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+OFFENCE_AGAIN_S = 10.0
 TEXT, JSON = "text", "json"
 LOG_FORMATS = (TEXT, JSON)
 INFO, WARNING, ERROR = "info", "warning", "error"
@@ -88,3 +91,27 @@ def _moment(event: Event) -> str:
 
 def _shown(event: Event) -> str:
     return str(event).translate(_SHOWN).replace("\n", _FURTHER)
+
+
+class Speaker:
+    """A node's voice: what people should hear of it."""
+
+    def __init__(self, number: int, sink: Sink) -> None:
+        self.id = number
+        self._sink = sink
+        self._offence = ""
+        self._offence_told = 0.0
+
+    def log(self, text: str, *, level: str = INFO, **fields: Any) -> None:
+        self._sink(Event(time.time(), level, self.id, text, fields))
+
+    def log_bug(self, error: BaseException) -> None:
+        """With all that is needed to find it."""
+        self.log("".join(traceback.format_exception(error)).rstrip(), level=ERROR)
+
+    def log_offence(self, line: str) -> None:
+        """What somebody outside did wrong: said again only after a while, as they may go on doing it."""
+        now = time.monotonic()
+        if line != self._offence or now - self._offence_told >= OFFENCE_AGAIN_S:
+            self._offence, self._offence_told = line, now
+            self.log(line, level=WARNING)

@@ -14,7 +14,6 @@ import asyncio
 import math
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Protocol
@@ -33,11 +32,11 @@ from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
 from quorate.node.ensembles import Ensembles
 from quorate.node.entrance import Guests, made_entrances
-from quorate.node.farewell import hand_over
+from quorate.node.farewell import hand_over, make_way
 from quorate.node.following import Following
 from quorate.node.http import watched_over_http
 from quorate.node.leaders import Leaders
-from quorate.node.logs import ERROR, INFO, WARNING, Event, Sink, to_stderr
+from quorate.node.logs import ERROR, WARNING, Sink, Speaker, to_stderr
 from quorate.node.metadata import MetadataClient
 from quorate.node.metrics import Metrics, TimedDisk
 from quorate.node.overseers import Overseers
@@ -58,7 +57,6 @@ from quorate.tables import Level
 WAKE_SLACK_S = 0.01
 """How late a deadline may be noticed that came nearer; the protocols' times are far longer."""
 
-OFFENCE_AGAIN_S = 10.0
 
 DISK_FULL = (
     "the disk is full: nothing is lost, but little can be written; make room, and it goes on by itself"
@@ -86,7 +84,7 @@ class Connection(Protocol):
     def flush(self) -> None: ...
 
 
-class Node:
+class Node(Speaker):
     """One node's life in this process: made, run once."""
 
     def __init__(
@@ -98,9 +96,9 @@ class Node:
     ) -> None:
         """`guests` serves the connections that do not carry letters; `log` hears what people should know. Raises
         BadConfig for files of TLS."""
+        super().__init__(config.node, log if log is not None else to_stderr(config.log_format))
         self.config = config
         self.security = Security(config.all_listeners())
-        self.id = config.node
         self.incarnation = 0
         self.disk = 0
         self.host: Host
@@ -115,7 +113,6 @@ class Node:
         self._guests = guests
         self._watchers: list[Callable[[Partition], None]] = []
         self._told_when_over: list[Over] = []
-        self._log = log if log is not None else to_stderr(config.log_format)
         self._rng = Random()
         self._peers = Peers(
             config.cluster,
@@ -140,26 +137,10 @@ class Node:
         """Nothing may be told to the host any more."""
         self._full = False
         """The disk was, when it was last looked at."""
-        self._offence = ""
-        self._offence_told = 0.0
         self._now = 0.0
         """When this turn began."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
-
-    def log(self, text: str, *, level: str = INFO, **fields: Any) -> None:
-        self._log(Event(time.time(), level, self.id, text, fields))
-
-    def log_bug(self, error: BaseException) -> None:
-        """With all that is needed to find it."""
-        self.log("".join(traceback.format_exception(error)).rstrip(), level=ERROR)
-
-    def log_offence(self, line: str) -> None:
-        """What somebody outside did wrong: said again only after a while, as they may go on doing it."""
-        now = time.monotonic()
-        if line != self._offence or now - self._offence_told >= OFFENCE_AGAIN_S:
-            self._offence, self._offence_told = line, now
-            self.log(line, level=WARNING)
 
     # --- life ---
 
@@ -225,6 +206,7 @@ class Node:
                     running.append(tasks.create_task(self._ensembles.run(), name="ensembles"))
                     running.append(tasks.create_task(self.overseers.run(), name="overseers"))
                     running.append(tasks.create_task(self._retention.run(), name="retention"))
+                    running.append(tasks.create_task(make_way(self), name="making way"))
                 await self._stopped.wait()
                 for task in running:
                     task.cancel()

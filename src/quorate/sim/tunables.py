@@ -237,7 +237,7 @@ def draw_more_raft(seed: int, tuning: Tuning) -> Tuning:
 
 def as_coordinated(tuning: Tuning) -> coordinated.Tuning:
     """The same bounds for the other protocol."""
-    names = coordinated.Tuning.__struct_fields__
+    names = [name for name in coordinated.Tuning.__struct_fields__ if name in Tuning.__struct_fields__]
     return coordinated.Tuning(**{name: getattr(tuning, name) for name in names})
 
 

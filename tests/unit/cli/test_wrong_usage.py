@@ -74,6 +74,9 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["cluster", "add", "4", "--bootstrap", "nowhere"], "--bootstrap: 'nowhere' is no address of a node"),
         (["bench", "disk"], "there is no benchmark 'disk'"),
         (["bench", "wall"], "did you mean 'wal'?"),
+        (["bench", "cluster", "--only", "latency,idel"], "did you mean 'idle'?"),
+        (["bench", "cluster", "--protocol", "rafd"], "did you mean 'raft'?"),
+        (["bench", "wal", "--only", "latency"], "`bench wal` has no parts"),
         (["bench", "wal", "--directory", "no/such/place"], "there is no directory 'no/such/place'"),
     ],
 )

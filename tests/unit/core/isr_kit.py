@@ -176,6 +176,23 @@ def noop(epoch: int, offset: int, node: int = 1) -> Header:
     return Header(epoch, offset, kind=Kind.CONTROL, control=NoOp(node))
 
 
+def rest(bench: Bench) -> None:
+    """Everybody has everything, knows it, and is told to rest."""
+    commit = bench.replica.commit
+    for member in bench.replica.told.replicas:
+        if member != N1:
+            assert answered(fetch(bench, member, commit=commit), member).rest
+    pass_time(bench, 1.0)
+    assert bench.replica.deadline() is None
+
+
+def of_two() -> Bench:
+    """N1 leads; N2 has everything; N3 is not in sync, and has not been heard of."""
+    bench = new_leader("1-0", state(2, 2, isr_now=(N1, N2), min_isr=2))
+    fetch(bench, N2)
+    return bench
+
+
 # ---- a controller on the bench ----
 
 

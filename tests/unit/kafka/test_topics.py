@@ -44,6 +44,8 @@ def test_settings_that_are_honoured_or_mean_what_is_done_are_taken() -> None:
     check_config({"max.message.bytes": "1048588", "min.insync.replicas": "2"}, copies=3)
     check_config({"cleanup.policy": "delete", "compression.type": "producer"}, copies=1)
     check_config({"retention.ms": "-1", "retention.bytes": "-1"}, copies=1)
+    check_config({"retention.ms": "604800000", "retention.bytes": "1099511627776"}, copies=3)
+    check_config({"segment.ms": "60000", "segment.bytes": "1048576"}, copies=3)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +54,12 @@ def test_settings_that_are_honoured_or_mean_what_is_done_are_taken() -> None:
         ("min.insync.replicas", "3", "min.insync.replicas=3; from 1 to 2 is possible"),
         ("max.message.bytes", "lots", "max.message.bytes=lots; from 1024 to"),
         ("max.message.bytes", "-1", "max.message.bytes=-1; from 1024 to"),
-        ("retention.ms", "1000", "retention.ms=1000 is not done here; only -1"),
+        ("retention.ms", "-2", "retention.ms=-2; from -1 to"),
+        ("retention.bytes", "1 GB", "retention.bytes=1 GB; from -1 to"),
+        ("segment.bytes", "100", "segment.bytes=100; from 16384 to 1073741824 is possible"),
         ("cleanup.policy", "compact", "cleanup.policy=compact is not done here; only delete"),
-        ("segment.ms", "1", "segment.ms is not a setting of topics here"),
+        ("segment.ms", "0", "segment.ms=0; from 1 to"),
+        ("segment.jitter.ms", "1", "segment.jitter.ms is not a setting of topics here"),
     ],
 )
 def test_settings_that_would_not_be_honoured_are_refused_by_name(name: str, value: str, why: str) -> None:
@@ -64,13 +69,20 @@ def test_settings_that_would_not_be_honoured_are_refused_by_name(name: str, valu
     assert refused.value.error == ErrorCode.invalid_config
 
 
+@pytest.mark.parametrize("name", ["retention.ms", "retention.bytes", "segment.bytes", "segment.ms"])
+def test_nothing_of_a_group_of_tables_goes_for_its_age_or_size(name: str) -> None:
+    with pytest.raises(Refused, match=f"{name} is for topics") as refused:
+        check_config({"quorate.kind": "tables", name: "1000000"}, copies=3)
+    assert refused.value.error == ErrorCode.invalid_config
+
+
 def test_a_refusal_that_quotes_the_client_has_room_in_every_version(tmp_path: Path) -> None:
     """Versions below 5 have 32 KiB for a text, and whoever asked may have used them up."""
     long = "x" * 32767
     given: dict[str, list[Any]] = {
         "is there twice": [topic(long), topic(long)],
         "is not a setting": [topic("a", {long: "1"})],
-        "is not done here": [topic("a", {"retention.ms": long})],
+        "is not done here": [topic("a", {"cleanup.policy": long})],
         "is unknown": [topic("a", {"quorate.replication": long})],
     }
 

@@ -19,7 +19,7 @@ from quorate.sim.faults import (
 )
 
 PLACE = Place(nodes=(1, 2, 3), unlucky=(2,), pace=0.1, ends=5.0)
-EVERYTHING = tuple(name for name in PROFILES if name != "operator")
+EVERYTHING = tuple(name for name in PROFILES if name not in ("operator", "retention"))
 
 
 def test_schedule_is_in_order_of_time_and_the_same_from_the_same_seed() -> None:
@@ -38,7 +38,12 @@ def test_each_profile_alone_makes_faults(name: str) -> None:
 def test_operators_are_left_alone_where_there_are_none_and_by_all() -> None:
     assert schedule(1, ("operator",), PLACE) == ()
     assert "operator" not in parse_profiles("all")
-    assert parse_profiles("all,operator") == tuple(PROFILES)
+    assert parse_profiles("all,operator") == (*EVERYTHING, "operator")
+
+
+def test_logs_keep_what_has_not_expired_only_where_somebody_asks_for_that() -> None:
+    assert "retention" not in parse_profiles("all")
+    assert parse_profiles("all,retention") == (*EVERYTHING, "retention")
 
 
 def test_operators_crash_stand_still_and_are_cut_off_like_nodes() -> None:
@@ -111,7 +116,7 @@ def test_commands_go_mostly_to_whoever_leads() -> None:
 
 
 def test_only_protocols_with_operators_have_their_profile() -> None:
-    assert profiles_of("raft") == EVERYTHING
+    assert profiles_of("raft") == (*EVERYTHING, "retention")
     assert profiles_of("coordinated") == tuple(PROFILES)
 
 

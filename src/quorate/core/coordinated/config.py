@@ -39,6 +39,8 @@ class Tuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown
     """A read at an offset waits this long for it."""
     prefer_snapshots: bool = False
     """A follower far behind may get a snapshot though the log is there, where that costs less."""
+    whole_logs: bool = False
+    """Whoever is new gets every entry that is kept, and no snapshot: the log itself is what people read."""
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):

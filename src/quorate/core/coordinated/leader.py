@@ -271,6 +271,11 @@ class Leader(Leading, Role):
         if before < self._epoch_first:
             self.reading.settled()
 
+    def flushed_on(self, member: Member) -> int:
+        """How much of this log it has said to have on its disk, whether it counts or not; -1: nothing."""
+        cursor = self.cursors.get(member.node)
+        return cursor.matched if cursor is not None and cursor.member == member else -1
+
     def reached_by(self, ensemble: tuple[Member, ...]) -> int:
         """What a majority of these has flushed."""
         return quorum.majority_offset(

@@ -147,13 +147,15 @@ class PrepareReconfigurationRequest(msgspec.Struct, frozen=True, gc=False, tag="
 
 
 class PrepareReconfigurationResponse(msgspec.Struct, frozen=True, gc=False, tag="prepare"):
-    """Leader to operator; not `prepared`: it does not lead. For a new node, a snapshot of all that is settled."""
+    """Leader to operator; not `prepared`: it does not lead. For a new node, a snapshot of all that is settled; none
+    if it has every entry by now (`Tuning.whole_logs`)."""
 
     epoch: int
     prepared: bool
     snapshot: Snapshot | None = None
     ready: bool = True
-    """Not yet: the epoch is adopted, and a snapshot is being taken, or those who stay do not have everything."""
+    """Not yet: the epoch is adopted, and a snapshot is being taken, or those who stay, or come, do not have
+    everything."""
 
 
 class CommitReconfigurationRequest(msgspec.Struct, frozen=True, gc=False, tag="commit?"):

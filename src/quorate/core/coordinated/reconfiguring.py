@@ -57,6 +57,7 @@ class Reconfiguring:
     def _prepare(self, epoch: int, change: Reconfiguration) -> None:
         leader = self._leader
         assert change.old != leader.replica.me, "a leader is moved first (OX-31)"
+        self._let_newcomer_go()
         self._change, self._is_done = change, False
         self._settled_before = leader.replica.commit
         assert self._settled_before >= 0
@@ -64,16 +65,22 @@ class Reconfiguring:
             leader.detach(change.old)  # Its acknowledgements stop counting here (D12).
             self.inactive = change.old
         leader.adopt(epoch)
+        if change.new is not None and leader.replica.config.tuning.whole_logs:
+            leader.attach_somewhere(change.new)  # It follows, and counts for nothing yet.
 
     def go_on(self) -> None:
-        """Answer if there is a snapshot that has everything the new node must have, or those who stay have all that
-        is settled: here it can still be called off, and in COMMIT no more."""
+        """Answer if there is a snapshot that has everything the new node must have, or it has that itself, or those
+        who stay have all that is settled: here it can still be called off, and in COMMIT no more."""
         replica = self._leader.replica
         if not self._asker or self._change is None:
             return
         if self._change.new is None:
             snapshot = None
             if not self._has_all(self._change.applied_to(self._leader.ensemble)):
+                return
+        elif replica.config.tuning.whole_logs:
+            snapshot = None
+            if self._leader.flushed_on(self._change.new) < self._settled_before:
                 return
         else:
             snapshot = replica.snapshot
@@ -125,15 +132,22 @@ class Reconfiguring:
         """Nothing that is settled is on fewer than a majority of these (OX-34)."""
         return self._leader.reached_by(ensemble) >= self._leader.replica.commit
 
+    def _let_newcomer_go(self) -> None:
+        """Whoever was to count, and does not, need not follow."""
+        if self._change is not None and self._change.new is not None and not self._is_done:
+            self._leader.detach(self._change.new)
+
     # --- call off ---
 
     def abort(self, operator: Member, message: AbortReconfigurationRequest) -> None:
         leader = self._leader
         replica = leader.replica
         if message.epoch == replica.epoch + 1:  # It has never heard of what is called off.
+            self._let_newcomer_go()
             self._change = None
             leader.adopt(message.epoch)
         elif self._is_about(message.epoch, message.reconfiguration) and not self._is_done:
+            self._let_newcomer_go()
             old, self.inactive, self._change = self.inactive, None, None
             if old is not None:
                 leader.attach_somewhere(old)

@@ -95,10 +95,10 @@ class Reshaping:
             self._operator.elect()
         elif not message.ready:
             pass  # It is asked again.
-        elif self._change.new is None:
+        elif message.snapshot is None:  # Nobody is new, or has everything already.
             self._commit()
         elif self._snapshot is None:
-            assert message.snapshot is not None
+            assert self._change.new is not None
             self._snapshot = SnapshotRequest(self._shard.epoch, message.snapshot, self._leader)
             self.retry()
 
