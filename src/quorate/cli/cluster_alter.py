@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorate.cli import say
-from quorate.cli.options import SERVERS, Json, Servers
+from quorate.cli.options import SERVERS, Config, Json, Reset, Servers
 from quorate.cli.topic import altered_settings, in_words
 from quorate.cli.wrong import WrongUsage
 
@@ -37,12 +37,8 @@ def register(cluster_app: typer.Typer) -> None:
 
 def alter(
     servers: Servers = SERVERS,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Let a setting be this; repeat for more.")
-    ] = None,
-    reset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Let a setting be as by default; repeat for more.")
-    ] = None,
+    config: Config = None,
+    reset: Reset = None,
     feature_level: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Let everybody go by this feature level.")
     ] = None,

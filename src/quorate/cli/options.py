@@ -24,6 +24,14 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Only give the order; it
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="S", min=0.1, help="How long to wait, in seconds.")
 ]
+Config = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="KEY=VALUE", help="Let a setting be this; repeat for more."),
+]
+Reset = Annotated[
+    list[str] | None,
+    typer.Option("--reset", metavar="KEY", help="Let a setting be as by default; repeat for more."),
+]
 
 NATS_SUBJECT = "quorate.nats.subject"
 """The setting of a topic; named here again, since `ingest` takes the whole library of NATS to import."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorate.cli import say, topic_copies, topic_describe
-from quorate.cli.options import NATS_SUBJECT, SERVERS, Json, Servers
+from quorate.cli.options import NATS_SUBJECT, SERVERS, Config, Json, Reset, Servers
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -214,12 +214,8 @@ async def _replications(orders: Orders) -> dict[str, str]:
 def alter(
     name: Name,
     servers: Servers = SERVERS,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Let a setting be this; repeat for more.")
-    ] = None,
-    reset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Let a setting be as by default; repeat for more.")
-    ] = None,
+    config: Config = None,
+    reset: Reset = None,
     partitions: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=3000, help="How many partitions it shall have.")
     ] = None,

@@ -19,7 +19,7 @@ from quorate.node.requests import Image, ReplicaStatus, Status
 UP = "up"
 
 
-class CopyView(msgspec.Struct, omit_defaults=True):
+class CopyView(msgspec.Struct):
     node: int
     state: str
     """`up`, or why nothing is known of it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorate.cli import say
-from quorate.cli.options import SERVERS, Servers
+from quorate.cli.options import SERVERS, Json, Servers
 from quorate.cli.wrong import WrongUsage, in_words, no_such
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ ITERATIONS = 8192
 SALT_BYTES, SECRET_BYTES = 16, 32
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 ADD_EPILOG = """\b
 [bold]Examples[/bold]
@@ -65,11 +64,8 @@ def add(
         raise WrongUsage(why_not)
     command = put_user(name, _password(password_file), iterations=iterations)
     was_there = carry_out(servers, lambda orders: _put(orders, command))
-    if json:
-        say.print_json({"user": name, "added": not was_there})
-    else:
-        what = "has another password" if was_there else "is added"
-        say.console().print(f"user {name} {what}", markup=False)
+    what = "has another password" if was_there else "is added"
+    say.result(f"user {name} {what}", {"user": name, "added": not was_there}, json=json)
 
 
 async def _put(orders: Orders, command: PutUser) -> bool:
@@ -86,10 +82,7 @@ def remove(name: Name, servers: Servers = SERVERS, json: Json = False) -> None:
     from quorate.cli.orders import carry_out
 
     carry_out(servers, lambda orders: _remove(orders, name))
-    if json:
-        say.print_json({"user": name, "removed": True})
-    else:
-        say.console().print(f"user {name} is removed", markup=False)
+    say.result(f"user {name} is removed", {"user": name, "removed": True}, json=json)
 
 
 async def _remove(orders: Orders, name: str) -> None:

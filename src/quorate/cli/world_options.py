@@ -53,8 +53,10 @@ def faults_in_words(plan: Plan) -> str:
 
     if set(plan.faults) == set(profiles_of(plan.protocol)):
         return "every kind of fault"
-    if set(plan.faults) == set(parse_profiles("all")):
-        return "all usual kinds of fault"
+    usual = parse_profiles("all")
+    if set(usual) <= set(plan.faults):
+        more = [name for name in plan.faults if name not in usual]
+        return "all usual kinds of fault" + "".join(f", {name}" for name in more)
     return f"{', '.join(plan.faults)} faults" if plan.faults else "no faults"
 
 

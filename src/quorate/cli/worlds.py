@@ -28,6 +28,7 @@ THROWN = {
     "filled": ("disk", "disks", " filled up"),
     "slowed": ("disk", "disks", " slowed down, up to a hundred times"),
     "wiped": ("disk", "disks", " wiped"),
+    "expired": ("time", "times", " that something of a log expired"),
     "changes": ("change", "changes", " of an ensemble ordered, sensible or not"),
     "transfers": ("move", "moves", " of a leader ordered"),
     "orders": ("order", "orders", " to roll back, promote, demote, set read-only, cut loose, join again"),
