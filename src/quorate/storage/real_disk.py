@@ -2,8 +2,8 @@
 
 Every lane is a queue and a thread of its own, made when the lane is first used: jobs of a lane run in order,
 lanes run side by side, and handing a job over wakes one thread and nothing else. What a store does most, a
-short write and its flush, needs no thread where the kernel flushes by itself (`kernel_flush.py`): the write
-ends in the page cache, and the flush is only begun.
+few writes and their flush, needs no thread where the kernel flushes by itself (`kernel_flush.py`): the writes
+end in the page cache, and the flush is only begun.
 
 Completions are handed to `deliver` (`loop.call_soon_threadsafe`, say), which calls them wherever the store
 lives; `watch` (by `loop.add_reader`, say) is told which descriptor says that flushes are done, and returns
@@ -59,8 +59,10 @@ Watch = Callable[[int, Callable[[], None]], Callable[[], object]]
 LANES_COUNT_MAX = 16
 FLUSHERS_COUNT = 16
 FILES_FLUSHED_MAX = 4
-SHORT_WRITE_BYTES = 128 * 1024
-"""What the caller copies to the page cache itself: no longer than it takes to wake a thread."""
+SHORT_WRITE_BYTES = 1024 * 1024
+"""What the caller copies to the page cache itself. A thread would take the interpreter from it, and back, several
+times a write: with one, a replicated entry of 64 KiB costs each node a third more.
+"""
 LOCK_FILE = "lock"
 SWITCH_INTERVAL_S = 0.00005
 """For `sys.setswitchinterval`: how long a disk's thread waits for a busy main thread before it may go on. Five
@@ -114,15 +116,18 @@ class RealDisk:
 
     def _begin(self, lane: _Lane, operations: Sequence[Operation], done: Done) -> bool:
         """Write now and let the kernel flush, if that is all that is asked for and the lane is idle."""
-        if len(operations) != 2 or lane.submitted != lane.completed:
+        if len(operations) < 2 or lane.submitted != lane.completed:
             return False
-        write, flush = operations
-        if type(write) is not Write or type(flush) is not Flush:
+        flush = operations[-1]
+        if type(flush) is not Flush or len(flush.files) > FILES_FLUSHED_MAX or self._flush_failure is not None:
             return False
-        if len(flush.files) > FILES_FLUSHED_MAX or self._flush_failure is not None:
-            return False
-        if not self._write_short(write):
-            return False
+        room = SHORT_WRITE_BYTES
+        for write in operations[:-1]:
+            if type(write) is not Write:
+                return False
+            room -= sum(map(len, write.buffers))
+            if room < 0 or not self._write_short(write):
+                return False  # A thread writes all of it again, to the same places.
         job = _Begun(lane, operations, done)
         for file in flush.files:
             if not self._begin_flush(job, file):
@@ -135,14 +140,19 @@ class RealDisk:
 
     def _write_short(self, write: Write) -> bool:
         """Whether that could be done here and now. If not, a thread does it, and says what is wrong."""
-        size = sum(map(len, write.buffers))
-        opened = self._files.take(write.file) if size <= SHORT_WRITE_BYTES else None
+        opened = self._files.take(write.file)
         if opened is None:
             return False
         try:
-            if write.at + size > opened.size_at_least:
-                return False  # That may wait for another lane, or for room.
-            write_whole(opened.fd, write.at, write.buffers)
+            if not _may_grow(opened, write):
+                write_whole(opened.fd, write.at, write.buffers)
+            elif opened.growing.acquire(blocking=False):
+                try:
+                    self._write_growing(opened, write)
+                finally:
+                    opened.growing.release()
+            else:
+                return False  # Another lane makes it grow.
         except OSError:
             return False
         finally:
