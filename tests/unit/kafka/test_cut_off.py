@@ -8,11 +8,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from quorate.core.entry import Member
+from quorate.machine.cluster import KNOWN_LEVEL
 from quorate.machine.metadata import CreateTopic, NodeInfo, RegisterNode, Topic
 from quorate.wire.messages import Api
 from tests.unit.kafka.harness import Connection, Served, serve
 
-ELSEWHERE = NodeInfo(2, 1, "127.0.0.1", 1)
+ELSEWHERE = NodeInfo(2, 1, "127.0.0.1", 1, knows=KNOWN_LEVEL)
 
 
 async def metadata(client: Connection) -> Any:
