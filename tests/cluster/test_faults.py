@@ -21,7 +21,7 @@ from quorate.bench.cluster_processes import NodeProcess
 from quorate.core.entry import Member
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
-from quorate.node.node import DISK_FULL, DISK_HAS_ROOM
+from quorate.node.fullness import DISK_FULL, DISK_HAS_ROOM
 from quorate.node.statuses import ensemble_of
 from tests.cluster.fault_support import Load, go_on, transferred_in, written_to
 from tests.cluster.person import Operator
