@@ -555,6 +555,7 @@ class Node(Speaker):
     def _led(self, hosted: Hosted) -> None:
         if self.config.voters:
             self.metadata.leaders_version += 1
+            self._leaders.look()
         if hosted.partition == METADATA:
             self.overseers.look()
         for watcher in self._watchers:
