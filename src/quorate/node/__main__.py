@@ -53,7 +53,7 @@ NOT_STARTED = (
 )
 DESCRIPTORS_COUNT = 10_000
 GARBAGE_COUNT = 20_000
-"""So many objects more than before, and cycles are looked for. Hardly any are made; but whatever is under way is many
+"""So many objects more than before, and cycles are looked for. Hardly any are made; but what is under way is many
 objects for a moment.
 """
 NO_ASSERTIONS = "a node does not run without its assertions; start python without -O and PYTHONOPTIMIZE"
