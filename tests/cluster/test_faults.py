@@ -21,7 +21,7 @@ from quorate.bench.cluster_processes import NodeProcess
 from quorate.core.entry import Member
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
-from quorate.node.node import DISK_FULL, DISK_HAS_ROOM
+from quorate.node.fullness import DISK_FULL, DISK_HAS_ROOM
 from quorate.node.statuses import ensemble_of
 from tests.cluster.fault_support import Load, go_on, transferred_in, written_to
 from tests.cluster.person import Operator
@@ -111,6 +111,7 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, faults: tuple[F
         async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
             for fault in faults:
                 await fault(cluster, writers, await leading(cluster, client))
+                await cluster.until_registered(client)
                 await go_on(writers)
 
     run(main())
@@ -120,9 +121,10 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, faults: tuple[F
 @pytest.mark.parametrize("fault", PROCESS + NETWORK, ids=lambda fault: fault.__name__)
 def test_whichever_node_it_hits_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, fault: Fault) -> None:
     async def main() -> None:
-        async with written_to(tmp_path) as (cluster, writers):
+        async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
             for node in (*cluster.nodes, *cluster.nodes):
                 await fault(cluster, writers, node)
+                await cluster.until_registered(client)
                 await go_on(writers)
 
     run(main())
@@ -130,9 +132,10 @@ def test_whichever_node_it_hits_nothing_acknowledged_is_lost_or_doubled(tmp_path
 
 def test_rolling_restart(tmp_path: Path) -> None:
     async def main() -> None:
-        async with written_to(tmp_path) as (cluster, writers):
+        async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
             for node in cluster.nodes:
                 await stopped(cluster, writers, node)
+                await cluster.until_registered(client)
                 await go_on(writers)
 
     run(main())
@@ -143,6 +146,7 @@ def test_transfers_between_accounts_are_whole_and_done_once(tmp_path: Path) -> N
         async with transferred_in(tmp_path) as (cluster, banks), cluster.client() as client:
             for fault in (killed, stands_still):
                 await fault(cluster, banks, await leading(cluster, client))
+                await cluster.until_registered(client)
                 await go_on(banks)
 
     run(main())
@@ -152,9 +156,10 @@ def test_transfers_between_accounts_are_whole_and_done_once(tmp_path: Path) -> N
 @pytest.mark.parametrize("fault", [killed, stands_still, cut_off], ids=lambda fault: fault.__name__)
 def test_whichever_node_it_hits_transfers_are_whole_and_done_once(tmp_path: Path, fault: Fault) -> None:
     async def main() -> None:
-        async with transferred_in(tmp_path) as (cluster, banks):
+        async with transferred_in(tmp_path) as (cluster, banks), cluster.client() as client:
             for node in (*cluster.nodes, *cluster.nodes):
                 await fault(cluster, banks, node)
+                await cluster.until_registered(client)
                 await go_on(banks)
 
     run(main())

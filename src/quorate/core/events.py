@@ -58,6 +58,12 @@ class Proposed(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[Header, ...]
     wall_ms: int = 0
     """The time of day where it arrived, for leaders that give out timestamps."""
+    more: bool = False
+    """Another follows at once, or `Gathered` does: what is to be sent may wait for it, and go together."""
+
+
+class Gathered(msgspec.Struct, frozen=True, gc=False):
+    """What was to follow a proposal with `more` did not."""
 
 
 class ReadLevel(StrEnum):
@@ -163,6 +169,7 @@ Event = (
     Started
     | Received
     | Proposed
+    | Gathered
     | ReadAsked
     | Persisted
     | Failed

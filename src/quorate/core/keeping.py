@@ -330,6 +330,9 @@ class Keeper:
     def _proposed(self, event: events.Proposed) -> None:
         self.role.proposed(event)
 
+    def _gathered(self, event: events.Gathered) -> None:
+        self.role.gathered()
+
     def _read_asked(self, event: events.ReadAsked) -> None:
         if event.level is events.ReadLevel.AT_OFFSET:
             self.waiting.read(event.offset, event.request)
@@ -499,6 +502,7 @@ class Keeper:
 
 COMMON_HANDLERS: dict[type, Callable[[Any, Any], None]] = {
     events.Proposed: Keeper._proposed,
+    events.Gathered: Keeper._gathered,
     events.ReadAsked: Keeper._read_asked,
     events.Persisted: Keeper._persisted,
     events.Failed: Keeper._failed,

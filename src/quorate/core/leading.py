@@ -28,6 +28,8 @@ class Leading(Role):
         self._pending: deque[tuple[int, int, int, int]] = deque()
         """(last offset, first offset, request, timestamp) of proposals that wait for their commit."""
         self._readers: dict[int, int] = {}
+        self._is_gathering = False
+        """What was proposed is not sent yet: more of it is about to follow."""
         self._epoch_first = -1
         self.entered_at: float = replica.now
 
@@ -84,7 +86,14 @@ class Leading(Role):
         why_closed = self.why_closed(event)
         if why_closed:
             replica.emit(effects.Reply(event.request, Outcome.BUSY, leader=replica.me.node, why=why_closed))
-            return
+        else:
+            self._take(event)
+            self._is_gathering = True
+        if not event.more:
+            self.gathered()
+
+    def _take(self, event: events.Proposed) -> None:
+        replica = self.replica
         timestamp = self.stamp(event)
         offset = replica.log.head.offset + 1
         proposed = []
@@ -98,7 +107,11 @@ class Leading(Role):
         headers = tuple(proposed)
         replica.append(headers)
         self.expect(event.request, headers, timestamp)
-        self.appended()
+
+    def gathered(self) -> None:
+        if self._is_gathering:
+            self._is_gathering = False
+            self.appended()
 
     def expect(self, request: int, headers: tuple[Header, ...], timestamp: int) -> None:
         """Somebody waits until these are settled."""

@@ -36,6 +36,9 @@ class Role:
         leader = self.replica.leader
         self.replica.emit(effects.Reply(event.request, Outcome.NOT_LEADER, leader=leader))
 
+    def gathered(self) -> None:
+        """Nothing more is proposed at once."""
+
     def asked_to_read(self, event: events.ReadAsked) -> None:
         """A read that only a leader can answer."""
         leader = self.replica.leader

@@ -422,13 +422,21 @@ class Host:
     def _work_off(self) -> None:
         self._draining = True
         queue = self._queue
+        gathering: Hosted | None = None
+        """Whose proposals are taken one after the other, to be sent together."""
         try:
             while queue and self.stopped is None:
                 hosted, event, context = queue.popleft()
                 if hosted.gone:
                     continue
                 if context.numbered is not None and not hosted.is_next(event, context.numbered):
-                    continue
+                    if gathering is not hosted:
+                        continue
+                    event, context = events.Gathered(), NOTHING
+                gathering = None
+                if type(event) is events.Proposed and queue and _follows(queue[0], hosted):
+                    event = events.Proposed(event.request, event.headers, event.wall_ms, more=True)
+                    gathering = hosted
                 ordered = hosted.replica.step(self._now, event)
                 hosted.started = True
                 if self._observer is not None:
@@ -468,3 +476,7 @@ class Host:
         else:
             why = f"offset {offset} could not be applied here, nor anything behind it: {reason}"
             self._report(hosted, effects.Report(why, member=hosted.record.me))
+
+
+def _follows(told: tuple[Hosted, events.Event, Context], hosted: Hosted) -> bool:
+    return told[0] is hosted and type(told[1]) is events.Proposed

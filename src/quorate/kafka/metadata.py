@@ -5,6 +5,7 @@ what was asked, until the image or a leader changes. Topics are never created by
 
 A node that hears none of the others does not know whether it still leads, and does not learn who does. So it names
 the others, and not itself: a client that knows no better node than the one it is connected to asks somebody else.
+So does one whose disk is full: it cannot take part, and soon does not know who leads.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class MetadataCache:
 
     def answer(self, call: Call) -> bytes:
         known = self._node.metadata
-        of = (known.image.version, known.leaders_version, known.controller, self._node.is_cut_off)
+        of = (known.image.version, known.leaders_version, known.controller, self._sends_away())
         if of != self._of or self._answers_bytes > CACHE_BYTES_MAX:
             self._of = of
             self._answers.clear()
@@ -105,7 +106,7 @@ class MetadataCache:
             if call.head.version >= HIDDEN_FROM
             else ErrorCode.leader_not_available,
         )
-        if node.is_cut_off and len(known) > 1 and not self._leads_alone():
+        if self._sends_away() and len(known) > 1 and not self._leads_alone():
             del known[node.id]
             hidden[node.id] = ErrorCode.leader_not_available
         if wanted is None:
@@ -143,6 +144,10 @@ class MetadataCache:
             if address is not None:
                 known[info.node] = Address(*address)
         return known
+
+    def _sends_away(self) -> bool:
+        """Whether others know better."""
+        return self._node.is_cut_off or self._node.fullness.lately
 
     def _leads_alone(self) -> bool:
         """Whether something is led here that needs no other node: the only copy, or the only one in sync."""

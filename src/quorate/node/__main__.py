@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -51,6 +52,10 @@ NOT_STARTED = (
     OSError,
 )
 DESCRIPTORS_COUNT = 10_000
+GARBAGE_COUNT = 20_000
+"""So many objects more than before, and cycles are looked for. Hardly any are made; but what is under way is many
+objects for a moment.
+"""
 NO_ASSERTIONS = "a node does not run without its assertions; start python without -O and PYTHONOPTIMIZE"
 
 
@@ -145,6 +150,8 @@ def run_node(node: Node, *, stop_with_stdin: bool = False) -> None:
         await node.run()
 
     have_descriptors()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_COUNT, *gc.get_threshold()[1:])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(until_signalled())
 

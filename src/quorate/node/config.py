@@ -255,6 +255,8 @@ def check_config(config: NodeConfig) -> None:
         )
     if config.log_format not in LOG_FORMATS:
         raise BadConfig(f"log_format: {config.log_format!r} is unknown; there are: {', '.join(LOG_FORMATS)}")
+    if not config.retention_every_s > 0:
+        raise BadConfig("retention_every_s: seconds, above 0")
     if config.nats:
         check_nats(config.nats)
     known = {config.node, *config.peers}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from quorate.node.node import Node
 
 LOOK_EVERY_S = 0.25
-AGAIN_S = 10.0
+AGAIN_S = 2.0
 """A full disk that leads again is made way for again; not at once, as the others' may be full, too."""
 FAREWELL_S = 1.0
 """Whatever is not handed over by then is missed, and gets another leader by itself. The metadata group has as long
@@ -35,7 +35,7 @@ async def make_way(node: Node) -> None:
     """Until cancelled: whenever the disk is full, let others lead."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
-        if node.host.store.is_full and not node.is_leaving:
+        if node.fullness.lately and not node.is_leaving:
             await hand_over(node, metadata=False)
             await asyncio.sleep(AGAIN_S)
 

@@ -39,6 +39,9 @@ class Leaders:
         self._looked_at = -1
         self._to_be_told: list[Partition] = []
         """Partitions that not everybody holds, or that somebody oversees, by the image of that version."""
+        self._led: list[Hosted] = []
+        """Those of them that are led here: idle ones are many, and not looked at again and again."""
+        self._is_stale = True
 
     def of(self, partition: Partition) -> tuple[int, int]:
         """(node or 0, epoch)"""
@@ -67,6 +70,10 @@ class Leaders:
             return self._node.is_leader(partition)
         return partition in self._said.get(node, ())
 
+    def look(self) -> None:
+        """Somebody else leads some partition."""
+        self._is_stale = True
+
     async def run(self) -> None:
         """Until cancelled."""
         said: tuple[tuple[bytes, int], ...] = ()
@@ -75,37 +82,45 @@ class Leaders:
             await asyncio.sleep(TELL_EVERY_S)
             led = self._to_tell()
             silent_count += 1
-            if (led or said) and (led != said or silent_count >= REPEAT_COUNT):
+            self._is_stale = repeat = silent_count >= REPEAT_COUNT
+            if led != said or repeat:
+                if led or said:
+                    parcel = Parcel(None, Member(self._node.id, self._node.incarnation), Leads(led))
+                    for peer in self._node.peers:
+                        self._node.send(peer, parcel)
                 said, silent_count = led, 0
-                parcel = Parcel(None, Member(self._node.id, self._node.incarnation), Leads(led))
-                for peer in self._node.peers:
-                    self._node.send(peer, parcel)
-            self._forget_deleted()
 
     def _to_tell(self) -> tuple[tuple[bytes, int], ...]:
         """What is led here of partitions that not everybody holds, or that somebody oversees."""
         image = self._node.metadata.image
         if image.version != self._looked_at:
             self._looked_at = image.version
+            self._is_stale = True
+            self._forget_deleted()
             self._to_be_told = [
                 partition_of(topic.id, number)
                 for topic in image.topics.values()
                 for number, ensemble in enumerate(topic.ensembles)
                 if topic.is_overseen or sum(map(image.is_of_this_life, ensemble)) < len(image.nodes)
             ]
-        hosted = self._node.host.hosted
+        if self._is_stale:
+            hosted = self._node.host.hosted
+            self._led = [hosted[each] for each in self._to_be_told if self._node.is_leader(each)]
         return tuple(
-            (bytes(partition), hosted[partition].replica.epoch)
-            for partition in self._to_be_told
-            if self._node.is_leader(partition) and self._gets_on(partition)
+            [
+                (bytes(each.partition), each.replica.epoch)
+                for each in self._led
+                if each.replica.role.name == "leader" and not each.gone and self._gets_on(each)
+            ]
         )
 
-    def _gets_on(self, partition: Partition) -> bool:
+    def _gets_on(self, hosted: Hosted) -> bool:
         """Whether what is written to an overseen partition is settled; others see to it by themselves."""
-        hosted, now = self._node.host.hosted[partition], time.monotonic()
-        if hosted.record.protocol not in OVERSEEN or hosted.replica.log.head.offset <= hosted.commit:
+        partition = hosted.partition
+        if hosted.replica.log.head.offset <= hosted.commit or hosted.record.protocol not in OVERSEEN:
             self._waiting.pop(partition, None)
             return True
+        now = time.monotonic()
         commit, since = self._waiting.setdefault(partition, (hosted.commit, now))
         if commit != hosted.commit:
             self._waiting[partition] = hosted.commit, now

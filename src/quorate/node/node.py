@@ -34,6 +34,7 @@ from quorate.node.ensembles import Ensembles
 from quorate.node.entrance import Guests, made_entrances
 from quorate.node.farewell import hand_over, make_way
 from quorate.node.following import Following
+from quorate.node.fullness import Fullness
 from quorate.node.http import watched_over_http
 from quorate.node.leaders import Leaders
 from quorate.node.logs import ERROR, WARNING, Sink, Speaker, to_stderr
@@ -56,12 +57,6 @@ from quorate.tables import Level
 
 WAKE_SLACK_S = 0.01
 """How late a deadline may be noticed that came nearer; the protocols' times are far longer."""
-
-
-DISK_FULL = (
-    "the disk is full: nothing is lost, but little can be written; make room, and it goes on by itself"
-)
-DISK_HAS_ROOM = "the disk has room again"
 
 
 def wall_ms() -> int:
@@ -127,6 +122,7 @@ class Node(Speaker):
         self.overseers = Overseers(self, self._rng)
         self.following = Following(self)
         self._retention = Retention(self)
+        self.fullness = Fullness(self)
         self._unflushed: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
@@ -135,8 +131,6 @@ class Node(Speaker):
         """Asked to stop, and saying goodbye."""
         self._over = False
         """Nothing may be told to the host any more."""
-        self._full = False
-        """The disk was, when it was last looked at."""
         self._now = 0.0
         """When this turn began."""
         self._timer: asyncio.TimerHandle | None = None
@@ -341,9 +335,7 @@ class Node(Speaker):
             completion()
             self._let_out()
             self._rest()
-            if self.host.store.is_full != self._full:
-                self._full = not self._full
-                self.log(DISK_FULL if self._full else DISK_HAS_ROOM, level=WARNING)
+            self.fullness.look(self._now)
 
     # --- what connections bring, between `begin_turn` and `end_turn` ---
 
@@ -563,6 +555,7 @@ class Node(Speaker):
     def _led(self, hosted: Hosted) -> None:
         if self.config.voters:
             self.metadata.leaders_version += 1
+            self._leaders.look()
         if hosted.partition == METADATA:
             self.overseers.look()
         for watcher in self._watchers:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MIN_ISR = "min.insync.replicas"
 STEADY = coordinated.Status.STEADY
 NOTHING_KEPT = Started(Recovered(base=NOWHERE, head=NOWHERE, epochs=()))
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S = 0.5
 WRONG_S = 1.0
 """Whoever should lead and has not said so for this long is suspected, and again as long as that lasts."""
 WATCH_S = 10.0

@@ -22,7 +22,7 @@ from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata, TooNew
 from quorate.storage.frame import Frame
 from quorate.storage.index import UNKNOWN_TIME
-from quorate.storage.log import Stretch
+from quorate.storage.starting import Stretch
 
 if TYPE_CHECKING:
     from quorate.node.node import Node

@@ -18,7 +18,6 @@ from quorate.core.confirm.invariants import ConfirmInvariants
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.invariant import Violated
 from quorate.core.isr.invariants import IsrInvariants
-from quorate.core.keeping import KEEP_ALL
 from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim.chance import stream
 from quorate.sim.chaos import Chaos, Toll
@@ -38,7 +37,7 @@ from quorate.sim.steward import Steward
 from quorate.sim.store import MemoryStore, Store
 from quorate.sim.table_group import TableGroup, listen
 from quorate.sim.trace import Trace
-from quorate.sim.tunables import Tunables, check_overrides, draw
+from quorate.sim.tunables import Tunables, check_overrides, draw, keeping_all
 from quorate.sim.upgrade import Upgrade
 from quorate.sim.watcher import Watcher
 from quorate.sim.workload import Workload
@@ -338,16 +337,8 @@ def told(error: BaseException) -> str:
 
 
 def draw_world(plan: Plan) -> Tunables:
-    """Where things expire, nothing else makes a log shorter."""
     tunables = draw(plan.seed, plan.overrides)
-    if not takes_part(plan.seed, RETENTION, plan.faults):
-        return tunables
-    host = tunables.host
-    kept = {
-        name: msgspec.structs.replace(getattr(host, name), keep_behind=KEEP_ALL)
-        for name in ("raft", "coordinated", "isr", "confirm")
-    }
-    return msgspec.structs.replace(tunables, host=msgspec.structs.replace(host, **kept))
+    return keeping_all(tunables) if takes_part(plan.seed, RETENTION, plan.faults) else tunables
 
 
 def place_partitions(plan: Plan, tunables: Tunables) -> Setup:

@@ -10,6 +10,7 @@ import msgspec
 
 from quorate.core import confirm, coordinated, isr
 from quorate.core.coordinated import OperatorTuning
+from quorate.core.keeping import KEEP_ALL
 from quorate.core.raft import Tuning
 from quorate.host import HostSettings
 from quorate.host.detector import DetectorSettings
@@ -121,6 +122,16 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
         ),
     )
     return tunables
+
+
+def keeping_all(tunables: Tunables) -> Tunables:
+    """Where things expire, nothing else makes a log shorter."""
+    host = tunables.host
+    kept = {
+        name: msgspec.structs.replace(getattr(host, name), keep_behind=KEEP_ALL)
+        for name in ("raft", "coordinated", "isr", "confirm")
+    }
+    return msgspec.structs.replace(tunables, host=msgspec.structs.replace(host, **kept))
 
 
 # ---- what may be set instead ----

@@ -28,7 +28,7 @@ from quorate.core.entry import (
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
 from quorate.storage.index import UNKNOWN_TIME, SparseIndex
 from quorate.storage.memory import Memory
-from quorate.storage.records import OPEN, Fault, Flushed, Item, Segment, View, item_bytes
+from quorate.storage.records import OPEN, Fault, Flushed, Item, Segment, View, item_bytes, with_fault
 from quorate.storage.segment import directory_of, segment_file
 from quorate.storage.settings import StoreSettings
 
@@ -39,18 +39,6 @@ _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 
 EMPTY = View(NOWHERE, 0, (NO_SEGMENT, 0), NOWHERE, 0, (), 0, (), (), (), 0)
-
-
-class Stretch(msgspec.Struct, frozen=True, gc=False):
-    """What one segment of a log holds, for whoever decides what may go."""
-
-    segment: int
-    last: EntryId
-    checksum: int
-    """Of the frame of `last`."""
-    size: int
-    newest: int | None
-    """Its highest timestamp; None: its footer knows."""
 
 
 class Log:
@@ -236,7 +224,7 @@ class Log:
         header = frame.header
         epoch, offset = header.epoch, header.offset
         if not self.segments or self.segments[-1].base != segment:
-            self._open_segment(segment)
+            self.open_segment(segment)
         index = self.index
         timestamp = _timestamp(frame)
         if position >= index.due:
@@ -293,10 +281,11 @@ class Log:
         gone = [found.base for found in self.segments[:place]]
         self.segments = self.segments[place:]
         self.faulty = tuple(fault for fault in self.faulty if fault.last.offset > to.offset)
-        self._start_behind(to, checksum, start, gone)
+        self.start_behind(to, checksum, start, gone)
         return gone
 
-    def _start_behind(self, to: EntryId, checksum: int, start: tuple[int, int], gone: list[int]) -> None:
+    def start_behind(self, to: EntryId, checksum: int, start: tuple[int, int], gone: list[int]) -> None:
+        """The segments are those that are left: nothing up to `to` is known any more."""
         self.start = start
         if self.segments and self.segments[0].base > start[0]:
             self.start = self.segments[0].base, 0
@@ -314,69 +303,6 @@ class Log:
         self._drop_tail(0, bisect_right(self.tail_offsets, to.offset))
         self.changes += 1
 
-    def roll_behind(self, to: EntryId) -> None:
-        """Where `to` ends the log, let the next entry go to another file, so that nothing holds this one."""
-        if to == self.head and self.end:
-            self._open_segment(to.offset + 1)
-            self.end = 0
-
-    def can_start_inside(self, to: EntryId) -> bool:
-        """Whether all that lies behind `to` in its segment cannot be read, so that it can be in another file."""
-        fault = self.fault_at(to.offset)
-        if fault is None or fault.last == to:
-            return False
-        segment = self.segments[self.segment_at(to.offset + 1)].base
-        return fault.next_segment > segment
-
-    def start_inside(self, to: EntryId, checksum: int) -> list[int]:
-        """Let the log start behind `to`, which cannot be read, in a file of its own. Segments that are gone."""
-        fault = self.fault_at(to.offset)
-        assert fault is not None
-        place = self.segment_at(to.offset + 1)
-        segment = to.offset + 1
-        gone = [found.base for found in self.segments[: place + 1] if found.base != segment]
-        self.segments = (Segment(segment, to, checksum, 0), *self.segments[place + 1 :])
-        rest = Fault(
-            to,
-            checksum,
-            segment,
-            0,
-            fault.last,
-            fault.last_checksum,
-            fault.next_segment,
-            fault.next_position,
-        )
-        self.faulty = tuple(
-            rest if other is fault else other for other in self.faulty if other.last.offset > to.offset
-        )
-        self._start_behind(to, checksum, (segment, 0), gone)
-        return gone
-
-    def reach_back(self, to: EntryId, checksum: int) -> None:
-        """An empty log is to start further below: what lies between is missing, and is as good as damaged."""
-        assert self.base == self.head
-        assert not self.segments
-        last, last_checksum = self.head, self.checksum
-        first, following = to.offset + 1, last.offset + 1
-        fault = Fault(to, checksum, first, 0, last, last_checksum, following, 0)
-        segments = (Segment(first, to, checksum, 0), Segment(following, last, last_checksum))
-        epochs = ((last.epoch, last.offset),) if last.epoch > to.epoch else ()
-        self.become(
-            View(
-                to,
-                checksum,
-                (first, 0),
-                last,
-                last_checksum,
-                segments,
-                0,
-                epochs,
-                self.controls,
-                (fault,),
-                self.cuts,
-            )
-        )
-
     def restart_after(self, last: EntryId, checksum: int, controls: tuple[Header, ...]) -> list[int]:
         """A snapshot takes the place of everything. Segments that are gone."""
         gone = [found.base for found in self.segments]
@@ -393,11 +319,11 @@ class Log:
         fault = Fault(self.head, self.checksum, start, self.end, last, checksum, segment, position)
         self.faulty = with_fault(self.faulty, fault)
         if not self.segments:
-            self._open_segment(start)
+            self.open_segment(start)
         if last.epoch > (self.epochs[-1][0] if self.epochs else self.base.epoch):
             self.epochs = (*self.epochs, (last.epoch, last.offset))
         if self.segments[-1].base != segment:
-            self._open_segment(segment)
+            self.open_segment(segment)
             # A segment that starts inside of the span: what precedes it is known only when that is repaired.
             before = (last, checksum) if segment > last.offset else (EntryId(0, segment - 1), 0)
             self.segments = (*self.segments[:-1], Segment(segment, *before))
@@ -513,23 +439,6 @@ class Log:
         self.segment_bytes = self._settings.segment_bytes if segment_bytes is None else segment_bytes
         self.segment_ms = segment_ms
 
-    def stretches(self) -> list[Stretch]:
-        """One for each segment."""
-        found = []
-        for place, segment in enumerate(self.segments):
-            is_newest = place + 1 == len(self.segments)
-            index = self.index if is_newest else self.rolled.get(segment.base)
-            found.append(
-                Stretch(
-                    segment.base,
-                    self.head if is_newest else self.segments[place + 1].before,
-                    self.checksum if is_newest else self.segments[place + 1].before_checksum,
-                    self.end if is_newest else segment.size,
-                    None if index is None else index.newest_time,
-                )
-            )
-        return found
-
     def _is_long_after(self, frame: Frame, segment_ms: int) -> bool:
         return self.first_time >= 0 and _timestamp(frame) - self.first_time > segment_ms
 
@@ -574,7 +483,8 @@ class Log:
         assert place >= 0
         return place
 
-    def _open_segment(self, segment: int) -> None:
+    def open_segment(self, segment: int) -> None:
+        """The log goes on in a file that starts at this offset."""
         if self.segments:
             sealed = self.segments[-1]
             self.rolled[sealed.base] = self.index
@@ -662,30 +572,6 @@ def _with_repaired(found: Segment, frame: Frame, segment: int, end: int) -> Segm
     if frame.header.offset == segment:
         before, checksum = frame.prev, frame.prev_checksum
     return Segment(segment, before, checksum, end if OPEN < found.size < end else found.size)
-
-
-def with_fault(faulty: tuple[Fault, ...], fault: Fault) -> tuple[Fault, ...]:
-    """Faults in the order of the log; overlapping ones become one."""
-    kept = []
-    first, last = fault, fault
-    for other in faulty:
-        if other.last.offset <= fault.before.offset or other.before.offset >= fault.last.offset:
-            kept.append(other)
-            continue
-        # Of two that start or end alike the older one knows better: it was there when the log went on.
-        first = other if other.before.offset <= first.before.offset else first
-        last = other if other.last.offset >= last.last.offset else last
-    merged = Fault(
-        first.before,
-        first.before_checksum,
-        first.segment,
-        first.position,
-        last.last,
-        last.last_checksum,
-        last.next_segment,
-        last.next_position,
-    )
-    return tuple(sorted((*kept, merged), key=lambda other: other.before.offset))
 
 
 def item_in_place(frame: Frame, segment: int, position: int, cuts: int) -> Item:

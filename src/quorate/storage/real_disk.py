@@ -119,7 +119,11 @@ class RealDisk:
         if len(operations) < 2 or lane.submitted != lane.completed:
             return False
         flush = operations[-1]
-        if type(flush) is not Flush or len(flush.files) > FILES_FLUSHED_MAX or self._flush_failure is not None:
+        if (
+            type(flush) is not Flush
+            or len(flush.files) > FILES_FLUSHED_MAX
+            or self._flush_failure is not None
+        ):
             return False
         room = SHORT_WRITE_BYTES
         for write in operations[:-1]:

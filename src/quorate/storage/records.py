@@ -97,6 +97,30 @@ class Fault(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return self.before.offset < offset <= self.last.offset
 
 
+def with_fault(faulty: tuple[Fault, ...], fault: Fault) -> tuple[Fault, ...]:
+    """Faults in the order of the log; overlapping ones become one."""
+    kept = []
+    first, last = fault, fault
+    for other in faulty:
+        if other.last.offset <= fault.before.offset or other.before.offset >= fault.last.offset:
+            kept.append(other)
+            continue
+        # Of two that start or end alike the older one knows better: it was there when the log went on.
+        first = other if other.before.offset <= first.before.offset else first
+        last = other if other.last.offset >= last.last.offset else last
+    merged = Fault(
+        first.before,
+        first.before_checksum,
+        first.segment,
+        first.position,
+        last.last,
+        last.last_checksum,
+        last.next_segment,
+        last.next_position,
+    )
+    return tuple(sorted((*kept, merged), key=lambda other: other.before.offset))
+
+
 class View(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A log at one moment: everything about it but its bytes."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from quorate.core.entry import EntryId, Partition
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
 from quorate.storage.index import SparseIndex
-from quorate.storage.log import NO_SEGMENT, Log, item_in_place, with_fault
+from quorate.storage.log import NO_SEGMENT, Log, item_in_place
 from quorate.storage.records import (
     BASE,
     CREATE,
@@ -33,6 +33,7 @@ from quorate.storage.records import (
     State,
     decode_body,
     unpack_entry,
+    with_fault,
 )
 from quorate.storage.shared import Shared
 

@@ -18,7 +18,7 @@ from quorate.core.entry import Partition
 from quorate.storage.disk import Buffer, DiskFull, Flush, FlushDirectory, Operation, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.journal import Round
-from quorate.storage.log import NO_SEGMENT, Log, with_fault, without_payload
+from quorate.storage.log import NO_SEGMENT, Log, without_payload
 from quorate.storage.records import (
     COPIED,
     COPY,
@@ -41,6 +41,7 @@ from quorate.storage.records import (
     pack_mark,
     pack_marks,
     pack_record,
+    with_fault,
 )
 from quorate.storage.shared import LANE_EARLY, LANE_JOURNAL, Shared
 

@@ -17,11 +17,12 @@ import msgspec
 
 from quorate import batch as batches
 from quorate.core.entry import EntryId, Header, Kind, Partition, Snapshot, Span
+from quorate.storage import starting
 from quorate.storage.aside import Note, set_aside
 from quorate.storage.check import check_now
 from quorate.storage.disk import Buffer, Disk, DiskFull, Flush, FlushDirectory, Operation, Unlink, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame, build, control_payload
-from quorate.storage.log import Log, Stretch, item_in_place
+from quorate.storage.log import Log, item_in_place
 from quorate.storage.places import locate
 from quorate.storage.reading import Reader
 from quorate.storage.records import (
@@ -321,10 +322,10 @@ class Store:
         place = locate(self._shared, log, to) if to.offset > log.base.offset else None
         if place is not None:
             if checksum is not None:
-                log.roll_behind(to)
+                starting.roll_behind(log, to)
             gone = log.remove_prefix(to, place[0], place[1:])
-        elif checksum is not None and log.can_start_inside(to):
-            gone = log.start_inside(to, checksum)
+        elif checksum is not None and starting.can_start_inside(log, to):
+            gone = starting.start_inside(log, to, checksum)
         else:
             return  # Nothing needs to be removed: it is only allowed.
         self._reader.forget(log, gone)
@@ -417,7 +418,7 @@ class Store:
             gone = log.restart_after(snapshot.last, snapshot.checksum, ())
             left = _ALL, _ALL
             if start is not None:
-                log.reach_back(*start)
+                starting.reach_back(log, *start)
         batch.add_record(BASE, log, encode_body(Base(partition, log.view())), kept=left)
         batch.add(log, io)
         self._reader.forget(log, gone)
@@ -490,9 +491,9 @@ class Store:
         """How large a segment of this log gets, and how far apart in time its entries are; None: as by default."""
         self._logs[partition].shape(segment_bytes=segment_bytes, segment_ms=segment_ms)
 
-    def stretches(self, partition: Partition) -> list[Stretch]:
+    def stretches(self, partition: Partition) -> list[starting.Stretch]:
         """The log's segments, oldest first; the newest is still written to."""
-        return self._logs[partition].stretches()
+        return starting.stretches(self._logs[partition])
 
     def newest_time(self, partition: Partition, segment: int, done: Callable[[int], None]) -> None:
         """The highest timestamp of a sealed segment, from its footer; UNKNOWN_TIME where that does not say."""
@@ -504,7 +505,9 @@ class Store:
         the one behind it belongs."""
         log = self._logs[partition]
         fault = log.fault_at(entry.offset)
-        return None if fault is None or fault.last == entry or log.can_start_inside(entry) else fault
+        return (
+            None if fault is None or fault.last == entry or starting.can_start_inside(log, entry) else fault
+        )
 
     # --- turns ---
 

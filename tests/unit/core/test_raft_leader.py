@@ -41,6 +41,18 @@ def test_a_proposal_gets_its_epoch_and_offset_and_goes_out_while_it_is_being_flu
     assert sent(ordered, N2) == [AppendEntries(2, at("2-1"), 1, (header,))]
 
 
+@pytest.mark.parametrize("last", ["a proposal", "a refused one", "none"])
+def test_proposals_that_come_at_once_go_out_together(last: str) -> None:
+    bench = leader(tuning=msgspec.structs.replace(TUNING, uncommitted_entries_max=2 + (last == "a proposal")))
+    for request in (1, 2):
+        ordered = bench.tell(events.Proposed(request, (Header(0, 0, size=10),), more=True))
+        assert [type(order) for order in ordered] == [effects.Append], "flushed here meanwhile"
+    ordered = propose(bench, 3) if last != "none" else bench.tell(events.Gathered())
+    (message,) = sent(ordered, N2)
+    assert [header.offset for header in message.headers] == ([2, 3, 4] if last == "a proposal" else [2, 3])
+    assert not sent(bench.tell(events.Gathered()))
+
+
 @pytest.mark.behaviour("YB-3")
 def test_a_client_is_answered_when_a_majority_has_flushed_it() -> None:
     bench = leader()

@@ -104,6 +104,16 @@ def test_a_batch_under_way_that_comes_again_is_answered_with_the_first(trio: Pro
     assert trio.read(leader, PARTITION) == [b"0/0.0"]
 
 
+def test_a_repetition_right_behind_the_first_does_not_hold_that_up(trio: Producing, leader: int) -> None:
+    """What is told within one turn goes out together; the repetition itself never gets as far."""
+    host = trio.hosts[leader]
+    host.begin_turn(trio.now)
+    first, again = trio.ask(leader, batch(0)), trio.ask(leader, batch(0))
+    host.end_turn()
+    trio.settle()
+    assert [reply.outcome for reply in first + again] == [Outcome.SETTLED] * 2
+
+
 @pytest.mark.parametrize(
     ("sequence", "epoch", "count", "outcome"),
     [

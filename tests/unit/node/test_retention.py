@@ -7,7 +7,7 @@ import pytest
 from quorate.core.entry import EntryId, Member
 from quorate.machine.metadata import KIND, TABLES, Topic
 from quorate.node.retention import UNLIMITED, Keep, keep_of, may_go
-from quorate.storage.log import Stretch
+from quorate.storage.starting import Stretch
 
 NOW = 1_000_000
 

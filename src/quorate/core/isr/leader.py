@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quorate.core import effects, events, quorum
-from quorate.core.effects import Outcome
+from quorate.core import events, quorum
 from quorate.core.entry import NOWHERE, EntryId, Header, Member
 from quorate.core.isr.fetcher import Fetcher
 from quorate.core.isr.messages import AlterIsr, FetchRequest, FetchResponse
@@ -59,15 +58,12 @@ class Leader(Leading, Role):
         self.reading.ask(event)
         self.wake()  # It may have to be given up.
 
-    def proposed(self, event: events.Proposed) -> None:
+    def why_closed(self, event: events.Proposed) -> str:
         """Below the minimum nothing is taken that could not be settled (LB-21)."""
         state = self.state
-        if state.may_settle:
-            super().proposed(event)
-            return
-        why = f"{len(state.isr)} in sync, and {state.min_isr} needed: try again later"
-        me = self.replica.me.node
-        self.replica.emit(effects.Reply(event.request, Outcome.BUSY, leader=me, why=why))
+        if not state.may_settle:
+            return f"{len(state.isr)} in sync, and {state.min_isr} needed: try again later"
+        return super().why_closed(event)
 
     # --- who counts ---
 
