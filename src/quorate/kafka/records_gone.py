@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from quorate.core.entry import Partition
 from quorate.kafka.call import Call
 from quorate.machine.metadata import LetStart, Start
-from quorate.node.metadata import NoMetadata
+from quorate.node.metadata import NoMetadata, TooNew
 from quorate.node.retention import start_before
 from quorate.wire.messages import decode_request
 
@@ -55,6 +55,8 @@ async def _delete_all(broker: Broker, call: Call, request: Any) -> None:
             await broker.node.metadata.command(LetStart(starts))
         except NoMetadata:  # Rule 9: it may have been done.
             failed = ErrorCode.request_timed_out
+        except TooNew:
+            failed = ErrorCode.unsupported_version
     topics = [
         {
             "name": topic.name,
