@@ -49,15 +49,16 @@ def in_words(plan: Plan, seeds: range) -> str:
 
 
 def faults_in_words(plan: Plan) -> str:
-    from quorate.sim.faults import parse_profiles, profiles_of
+    """That something expires is no fault, and changes what logs keep."""
+    from quorate.sim.faults import RETENTION, parse_profiles, profiles_of
 
-    if set(plan.faults) == set(profiles_of(plan.protocol)):
-        return "every kind of fault"
-    usual = parse_profiles("all")
-    if set(usual) <= set(plan.faults):
-        more = [name for name in plan.faults if name not in usual]
-        return "all usual kinds of fault" + "".join(f", {name}" for name in more)
-    return f"{', '.join(plan.faults)} faults" if plan.faults else "no faults"
+    faults = [name for name in plan.faults if name != RETENTION]
+    also = " and retention" if RETENTION in plan.faults else ""
+    if {*faults, RETENTION} == set(profiles_of(plan.protocol)):
+        return f"every kind of fault{also}"
+    if set(faults) == set(parse_profiles("all")):
+        return f"all usual kinds of fault{also}"
+    return (f"{', '.join(faults)} faults" if faults else "no faults") + also
 
 
 # ---- seeds ----

@@ -92,7 +92,8 @@ class Keeper:
         mine: float | None = self.role.deadline
         if not self.log.faulty and self.waiting.deadline is None:
             return mine
-        others = (mine, self.repairing.deadline(self.log), self.waiting.deadline)
+        repairing = None if self._is_filling else self.repairing.deadline(self.log)
+        others = (mine, repairing, self.waiting.deadline)
         return min((due for due in others if due is not None), default=None)
 
     @property
@@ -127,6 +128,12 @@ class Keeper:
     def keeps_all(self) -> bool:
         """Whether a log starts where what has expired ends, whatever snapshots cover."""
         return bool(self.config.tuning.keep_behind >= KEEP_ALL)
+
+    @property
+    def _is_filling(self) -> bool:
+        """A log that is the data may lack much: the next stretch is asked for when the one before is whole, and
+        then at once. Asked before, it would be the same one again, and the next would wait for its time."""
+        return bool(self._repairs) and self.keeps_all
 
     @property
     def claim(self) -> EntryId:
@@ -464,7 +471,7 @@ class Keeper:
         self.role.commanded(event.command)
 
     def _time_passed(self, _: events.TimePassed) -> None:
-        asked = self.repairing.ask(self.now, self.log)
+        asked = None if self._is_filling else self.repairing.ask(self.now, self.log)
         if asked is not None:
             peer, span = asked
             self.send(peer, WantEntries(self.epoch, span))

@@ -155,6 +155,8 @@ class Retention:
         """Until cancelled."""
         while True:
             await asyncio.sleep(self._node.config.retention_every_s)
+            if self._node.is_over:
+                return
             try:
                 await self.look()
                 self._said = ""

@@ -22,6 +22,7 @@ from quorate.storage.aside import Note, set_aside
 from quorate.storage.check import check_now
 from quorate.storage.disk import Buffer, Disk, DiskFull, Flush, FlushDirectory, Operation, Unlink, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame, build, control_payload
+from quorate.storage.index import UNKNOWN_TIME
 from quorate.storage.log import Log, item_in_place
 from quorate.storage.places import locate
 from quorate.storage.reading import Reader
@@ -497,8 +498,11 @@ class Store:
 
     def newest_time(self, partition: Partition, segment: int, done: Callable[[int], None]) -> None:
         """The highest timestamp of a sealed segment, from its footer; UNKNOWN_TIME where that does not say."""
-        if not self._shared.dead:
-            self._reader.newest_time(self._logs[partition], segment, done)
+        log = self._logs.get(partition)
+        if log is None:
+            done(UNKNOWN_TIME)
+        elif not self._shared.dead:
+            self._reader.newest_time(log, segment, done)
 
     def fault_over(self, partition: Partition, entry: EntryId) -> Fault | None:
         """The damage inside of which an entry lies such that no log can start there: nobody knows where in a file

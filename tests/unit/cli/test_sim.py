@@ -155,11 +155,12 @@ def test_a_shrunk_plan_of_coordinated_can_be_run(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("protocol", "faults", "expected"),
     [
-        ("raft", "all", "all usual kinds of fault"),
-        ("raft", "all,retention", "every kind of fault"),
+        ("raft", "all", "every kind of fault"),
+        ("raft", "all,retention", "every kind of fault and retention"),
         ("coordinated", "all", "all usual kinds of fault"),
-        ("coordinated", "all,operator", "all usual kinds of fault, operator"),
-        ("coordinated", "all,operator,retention", "every kind of fault"),
+        ("coordinated", "all,operator", "every kind of fault"),
+        ("coordinated", "all,operator,retention", "every kind of fault and retention"),
+        ("confirm", "retention", "no faults and retention"),
         ("coordinated", "crash,operator", "crash, operator faults"),
         ("raft", "none", "no faults"),
     ],

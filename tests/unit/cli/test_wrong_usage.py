@@ -98,9 +98,7 @@ def test_a_time_that_would_stand_still_is_refused_with_its_bound(
 
 def test_the_faults_of_another_protocol_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint(capsys, "sim", "raft", "--faults", "bogus").endswith("wipe, membership, retention\n")
-    assert complaint(capsys, "sim", "coordinated", "--faults", "bogus").endswith(
-        "membership, operator, retention\n"
-    )
+    assert complaint(capsys, "sim", "isr", "--faults", "bogus").endswith("membership, operator, retention\n")
 
 
 def test_the_settings_of_another_protocol_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
