@@ -35,7 +35,6 @@ THROWN = {
     "operators_crashed": ("operator", "operators", " crashed; by `operator`, in the middle of what they do"),
     "rumours": ("rumour", "rumours", " told to operators: a failure that was none"),
     "store_troubles": ("time", "times", " that the operators' store was slow or silent"),
-    "expired": ("time", "times", " that something of a log expired"),
 }
 """What one is called, what many are, and what became of them."""
 
