@@ -184,8 +184,8 @@ def test_topics_are_refused_with_one_line_that_says_why(cluster: KafkaCluster) -
     paxos = NewTopic("refused", 1, 3, config={"quorate.replication": "paxos"})
     there_are = "there are: raft, coordinated, isr, confirm"
     assert why_not(paxos) == f"INVALID_CONFIG: quorate.replication=paxos is unknown; {there_are}"
-    unknown = NewTopic("refused", 1, 3, config={"segment.bytes": "1"})
-    assert why_not(unknown) == "INVALID_CONFIG: segment.bytes is not a setting of topics here"
+    unknown = NewTopic("refused", 1, 3, config={"segment.jitter.ms": "1"})
+    assert why_not(unknown) == "INVALID_CONFIG: segment.jitter.ms is not a setting of topics here"
     compacted = NewTopic("refused", 1, 3, config={"cleanup.policy": "compact"})
     assert why_not(compacted) == "INVALID_CONFIG: cleanup.policy=compact is not done here; only delete"
     assert why_not(NewTopic("refused", 1, 4)).startswith("INVALID_REPLICATION_FACTOR: replication factor 4")
