@@ -1,6 +1,6 @@
 """A node whose disk gives no more room while a certain file is there: full_node.py FILE ARGUMENTS…
 
-What was allocated before can be written. It serves Kafka clients, too.
+What was allocated before can be written. Where it has a metadata group, it serves Kafka clients, too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from quorate.kafka import guests
 from quorate.node.__main__ import main
+from quorate.node.config import load_config
 from quorate.storage.disk import DiskFull, Write
 from quorate.storage.open_files import OpenFile
 from quorate.storage.real_disk import RealDisk
@@ -36,4 +37,6 @@ def allocate_or_full(disk: RealDisk, file: str, size: int) -> None:
 if __name__ == "__main__":
     RealDisk._write_growing = write_or_full  # type: ignore[method-assign, assignment]
     RealDisk._allocate = allocate_or_full  # type: ignore[method-assign, assignment]
-    sys.exit(main(sys.argv[2:], guests=guests))
+    arguments = sys.argv[2:]
+    has_topics = load_config(Path(arguments[arguments.index("--config") + 1])).voters
+    sys.exit(main(arguments, guests=guests if has_topics else None))
