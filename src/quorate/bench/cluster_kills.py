@@ -8,6 +8,7 @@ killed. In the end everything is read back from every node.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from bisect import bisect_left
 from collections import Counter
@@ -23,13 +24,14 @@ from quorate.bench.cluster_kafka import ACKS_ALL, PRODUCE_VERSION, KafkaCluster
 from quorate.bench.cluster_load import Findings, Ledger
 from quorate.bench.cluster_processes import START_TIMEOUT_S, ClusterFailed
 from quorate.bench.cluster_stage import Found, Stage
+from quorate.bench.pauses import Pauses
 from quorate.bench.report import Claim, Figure, at_most, figure
 from quorate.client.cluster import NO_LEADER
 from quorate.client.connection import Connection
 from quorate.client.errors import ClientError
 from quorate.core.entry import Partition, partition_of
 from quorate.machine.metadata import METADATA
-from quorate.node.client import Client
+from quorate.node.client import Client, OutcomeUnknown, Unreachable
 from quorate.wire.cursor import BadMessage
 from quorate.wire.entities import make
 from quorate.wire.messages import Api, request_class
@@ -41,6 +43,8 @@ PAUSE_S = 0.01
 """Between two tries, while nobody leads."""
 BACK_TIMEOUT_S = 120.0
 """For a killed node to be started, and in sync again."""
+STILL_TOLD_S = 0.5
+"""A pause of the machine that is worth a word."""
 WRITES_BETWEEN = 20
 """Acknowledged before the next kill, at least."""
 
@@ -148,6 +152,7 @@ def kills(stage: Stage) -> Found:
     runner, cluster, _, protocols, plan, say = stage
     partitions = runner.run(_partitions(cluster, protocols))
     gone: dict[str, list[float]] = {name: [] for name in protocols}
+    stood_still: list[float] = []
     both_count = 0
     client = cluster.client()
     ledger = Ledger(client, tuple(partitions.values()), seed=1, value_bytes=VALUE_BYTES)
@@ -163,13 +168,21 @@ def kills(stage: Stage) -> Found:
             (victim, _), *_ = Counter(led[name] for name in missing).most_common(1)
             hit = [name for name in protocols if led[name] == victim]
             both_count += victim == of_metadata
-            killed_at = perf_counter()
-            cluster.nodes[victim].kill()
-            for name in hit:
-                gone[name].append(writers[name].first_after(killed_at) - killed_at)
+            with Pauses() as pauses:
+                killed_at = perf_counter()
+                cluster.nodes[victim].kill()
+                for name in hit:
+                    back_at = _first_after(cluster, writers[name], partitions[name], killed_at)
+                    gone[name].append(back_at - killed_at)
+                stood_still.append(pauses.longest_s())
             times = ", ".join(f"{name} {gone[name][-1]:.2f} s (kill {len(gone[name])})" for name in hit)
             also = ", and the metadata group" if victim == of_metadata else ""
-            say(f"kill -9 of node {victim}, which led {', '.join(hit)}{also}; writes went on after: {times}")
+            still = f"; this machine stood still for {stood_still[-1]:.2f} s" * (
+                stood_still[-1] >= STILL_TOLD_S
+            )
+            say(
+                f"kill -9 of node {victim}, which led {', '.join(hit)}{also}; writes went on after: {times}{still}"
+            )
             cluster.nodes[victim].start()
         runner.run(_all_well(cluster, partitions))
     finally:
@@ -177,7 +190,40 @@ def kills(stage: Stage) -> Found:
             writer.stop()
     say("reading everything back from every node")
     found = runner.run(_read_back(cluster, ledger))
-    return _found(gone, both_count, found, ledger)
+    return _found(gone, stood_still, both_count, found, ledger)
+
+
+def _first_after(cluster: KafkaCluster, writer: Writer, partition: Partition, killed_at: float) -> float:
+    """When writes went on; where they do not, that is told with all that shows why."""
+    try:
+        return writer.first_after(killed_at)
+    except ClusterFailed as failed:
+        with asyncio.Runner() as runner:
+            seen = runner.run(_seen(cluster, partition))
+        said = "\n".join(f"node {node.node} said: {node.said()}" for node in cluster.nodes.values())
+        raise ClusterFailed(f"{failed}\n{seen}\n{said}") from failed
+
+
+async def _seen(cluster: KafkaCluster, partition: Partition) -> str:
+    """What each node that runs says of a partition."""
+    lines = []
+    async with cluster.client() as client:
+        for node in cluster.nodes.values():
+            if node.process is None:
+                continue
+            try:
+                async with asyncio.timeout(TRY_S):
+                    status = await client.status(node.node)
+            except (Unreachable, OutcomeUnknown, TimeoutError) as error:
+                lines.append(f"node {node.node} does not answer: {error}")
+                continue
+            lines += [
+                f"node {node.node}: {replica.role}, leader {replica.leader}, epoch {replica.epoch}, head "
+                f"{replica.head}, commit {replica.commit}, lags {replica.lags}, connected to {status.connected}"
+                for replica in status.replicas
+                if replica.partition == partition
+            ]
+    return "\n".join(lines)
 
 
 async def _partitions(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Partition]:
@@ -215,7 +261,13 @@ async def _read_back(cluster: KafkaCluster, ledger: Ledger) -> list[Findings]:
         return [await ledger.compare(node) for node in cluster.nodes]
 
 
-def _found(gone: dict[str, list[float]], both_count: int, read: Sequence[Findings], ledger: Ledger) -> Found:
+def _found(
+    gone: dict[str, list[float]],
+    stood_still: Sequence[float],
+    both_count: int,
+    read: Sequence[Findings],
+    ledger: Ledger,
+) -> Found:
     figures: list[Figure] = []
     claims: list[Claim] = []
     for name, times in gone.items():
@@ -223,6 +275,7 @@ def _found(gone: dict[str, list[float]], both_count: int, read: Sequence[Finding
             figure(f"{name}: from kill -9 of the leader to writes, {len(times)} kills", "s", times)
         )
         claims.append(at_most(GONE_MAX_S, f"{name}: longest time without writes", "s", [max(times)]))
+    figures.append(figure("· how long this machine itself stood still meanwhile", "s", stood_still))
     figures.append(figure("acknowledged under kills", "entries", [ledger.acknowledged_count]))
     figures.append(figure("of unknown outcome", "entries", [each.unknown_count for each in read]))
     figures.append(figure("· settled all the same", "entries", [each.unknown_kept_count for each in read]))
