@@ -8,11 +8,13 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import uvloop
 
 from quorate.batch import encode_records
 from quorate.bench.cluster_load import Ledger
 from quorate.bench.cluster_processes import POLL_S, START_TIMEOUT_S, Cluster, NodeProcess
+from quorate.machine.metadata import REPLICATIONS
 
 Result = TypeVar("Result")
 
@@ -26,6 +28,12 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
 def cluster_of(directory: Path, *, partitions: int, nodes: int = 3) -> Cluster:
     return Cluster(directory, nodes=nodes, partitions=partitions, raft=QUICK_RAFT)
+
+
+def sampled(*always: str) -> list[Any]:
+    """All four protocols in a proof; these in every run."""
+    proof = pytest.mark.proof
+    return [pytest.param(each, marks=() if each in always else proof) for each in REPLICATIONS]
 
 
 def batch_of(value: bytes) -> bytes:

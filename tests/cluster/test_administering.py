@@ -12,10 +12,10 @@ from quorate.bench.cluster_processes import POLL_S, START_TIMEOUT_S
 from quorate.cli.demo_cluster import DemoCluster
 from tests.cluster.kafka_clients import Confluent
 from tests.cluster.person import Operator
+from tests.cluster.support import sampled
 
 pytestmark = pytest.mark.cluster
 
-PROTOCOLS = ("raft", "coordinated", "isr", "confirm")
 OVERSEEN = ("coordinated", "isr")
 
 
@@ -43,7 +43,7 @@ def until_whole(person: Operator, name: str) -> dict[str, Any]:
         sleep(POLL_S)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", sampled("coordinated"))
 def test_a_topic_is_made_described_altered_and_led_by_others(
     cluster: DemoCluster, person: Operator, protocol: str
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_topic_is_made_described_altered_and_led_by_others(
     assert until_whole(person, f"{name}/0")["partitions"][0]["leader"] != led["leader"]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", sampled("raft", "isr"))
 def test_copies_are_moved(person: Operator, protocol: str) -> None:
     name = f"moved-{protocol}"
     person.does(f"topic create {name} --replication {protocol}")
@@ -97,7 +97,7 @@ def test_copies_are_moved(person: Operator, protocol: str) -> None:
     assert until_whole(person, name)["partitions"][0]["nodes"] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", sampled("coordinated"))
 def test_a_copy_takes_the_place_of_another(person: Operator, protocol: str) -> None:
     name = f"replaced-{protocol}"
     person.does(f"topic create {name} --replicas 2 --replication {protocol}")

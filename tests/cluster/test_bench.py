@@ -36,6 +36,7 @@ def test_latency_and_throughput_of_every_protocol(tmp_path: Path) -> None:
     assert report.command == "quorate bench cluster --only latency,throughput"
 
 
+@pytest.mark.proof
 def test_killed_leaders_are_followed_by_others_and_nothing_is_lost(tmp_path: Path) -> None:
     report, said = measured(tmp_path, "kills")
     for protocol in REPLICATIONS:
@@ -45,6 +46,7 @@ def test_killed_leaders_are_followed_by_others_and_nothing_is_lost(tmp_path: Pat
     assert any("kill -9" in line for line in said)
 
 
+@pytest.mark.proof
 def test_idle_partitions_cost_processor_time_that_is_measured(tmp_path: Path) -> None:
     report, _ = measured(tmp_path, "idle", protocol="isr")
     assert of(report, "isr: 20 idle partitions, of one core") >= 0
@@ -52,6 +54,7 @@ def test_idle_partitions_cost_processor_time_that_is_measured(tmp_path: Path) ->
     assert report.command == "quorate bench cluster --only idle --protocol isr"
 
 
+@pytest.mark.proof
 def test_a_node_with_logs_is_ready_again_after_a_stop_and_after_a_kill(tmp_path: Path) -> None:
     report, _ = measured(tmp_path, "open", protocol="raft")
     assert of(report, "ready after a clean stop") > 0

@@ -9,10 +9,9 @@ import pytest
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.machine.cluster import KNOWN_LEVEL
 from tests.cluster.person import Operator
+from tests.cluster.support import sampled
 
 pytestmark = pytest.mark.cluster
-
-PROTOCOLS = ("raft", "coordinated", "isr", "confirm")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_a_new_cluster_goes_by_the_newest_feature_level(person: Operator) -> Non
     assert person.shows(f"cluster alter --feature-level {KNOWN_LEVEL}")["feature_level"] == KNOWN_LEVEL
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", sampled("isr"))
 def test_every_node_leads_some_partitions_of_a_new_topic(person: Operator, protocol: str) -> None:
     person.does(f"topic create many-{protocol} --partitions 6 --replication {protocol}")
     topics = {topic["topic"]: topic for topic in person.shows("topic list")["topics"]}

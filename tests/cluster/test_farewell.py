@@ -11,7 +11,7 @@ from quorate.bench.cluster_load import Ledger
 from quorate.core.entry import Partition
 from quorate.node.client import Client
 from tests.cluster.growing import GrowingCluster, expect_all_on, held_by
-from tests.cluster.support import expect_no_traceback, run, until_acknowledged
+from tests.cluster.support import expect_no_traceback, run, sampled, until_acknowledged
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +22,7 @@ async def leaders(
     return {partition: await cluster.leader(client, partition) for partition in partitions}
 
 
-@pytest.mark.parametrize("replication", ["coordinated", "isr", "confirm"])
+@pytest.mark.parametrize("replication", sampled("isr"))
 def test_a_node_that_is_stopped_hands_over_first(tmp_path: Path, replication: str) -> None:
     """Which may take no more than a second, and so does not always succeed where the machine is busy."""
 

@@ -108,6 +108,7 @@ def test_a_signal_stops_a_node_cleanly(tmp_path: Path, number: signal.Signals) -
                 assert node.wait(10) == 0
                 node.start()
                 await cluster.leaders(client)
+                await cluster.converged(client)  # It leads, and has settled that it does.
                 frames, _ = await client.fetch(1, cluster.partitions[0], settled.offset)
                 assert frames[0].header.offset == settled.offset
             expect_no_traceback(node)

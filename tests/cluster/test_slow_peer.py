@@ -73,7 +73,8 @@ def written(bootstrap: str, bytes_count: int, pids: list[int]) -> int:
     return most
 
 
-@pytest.mark.parametrize("mib", [128, pytest.param(1024, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("mib", [128, 1024])
 def test_a_peer_that_stands_still_while_much_is_written_costs_no_memory(mib: int) -> None:
     with DemoCluster(keep=False) as cluster:
         cluster.start()

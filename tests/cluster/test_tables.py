@@ -23,10 +23,9 @@ from quorate.client.admin import delete_topic
 from quorate.client.cluster import Cluster
 from quorate.client.table_calls import new_id
 from quorate.tables import Add, Column, CreateTable, Insert, Outcome, Table, Type, Update
-from tests.cluster.support import expect_no_traceback, run
+from tests.cluster.support import expect_no_traceback, run, sampled
 from tests.cluster.table_support import (
     GROUP,
-    PROTOCOLS,
     TIMEOUT_S,
     Counting,
     led,
@@ -44,7 +43,7 @@ TEXT = "x" * 1_000_000
 ONE_MORE = Update("counters", (0,), (Add("value", 1),))
 
 
-@pytest.mark.parametrize("replication", PROTOCOLS)
+@pytest.mark.parametrize("replication", sampled("coordinated", "confirm"))
 def test_compare_and_set_is_exact_while_leaders_are_killed(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
         async with (
@@ -68,7 +67,7 @@ def test_compare_and_set_is_exact_while_leaders_are_killed(tmp_path: Path, repli
     run(main())
 
 
-@pytest.mark.parametrize("replication", PROTOCOLS)
+@pytest.mark.parametrize("replication", sampled("isr"))
 def test_a_leader_that_hangs_holds_nobody_up_for_long(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
         async with tables_in(tmp_path, replication) as (cluster, bank):
@@ -84,7 +83,7 @@ def test_a_leader_that_hangs_holds_nobody_up_for_long(tmp_path: Path, replicatio
     run(main())
 
 
-@pytest.mark.parametrize("replication", PROTOCOLS)
+@pytest.mark.parametrize("replication", sampled("raft"))
 def test_whoever_has_written_sees_it_on_every_copy(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
         async with (
@@ -114,7 +113,7 @@ def test_whoever_has_written_sees_it_on_every_copy(tmp_path: Path, replication: 
     run(main())
 
 
-@pytest.mark.parametrize("replication", PROTOCOLS)
+@pytest.mark.parametrize("replication", sampled("confirm"))
 def test_what_is_unknown_can_be_asked_for_later(tmp_path: Path, replication: str) -> None:
     """Without a quorum nothing is settled, and nobody says that nothing was done; with one, it is done once."""
 

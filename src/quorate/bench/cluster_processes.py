@@ -54,7 +54,15 @@ class NodeProcess(NodeChild):
         """Make its directory; in this process, as that of a node would take longer to start than to do it."""
         try:
             format_directory(load_config(self.config), replaces=replaces, rng=SystemRandom())
-        except (BadConfig, WrongDirectory, DirectoryInUse, DiskFull, DiskFailed, StoreError, OSError) as error:
+        except (
+            BadConfig,
+            WrongDirectory,
+            DirectoryInUse,
+            DiskFull,
+            DiskFailed,
+            StoreError,
+            OSError,
+        ) as error:
             raise ClusterFailed(f"node {self.node}: {error}") from error
 
 
