@@ -13,7 +13,7 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from random import Random
 from time import monotonic, perf_counter, sleep
@@ -28,10 +28,11 @@ from quorate.bench.pauses import Pauses
 from quorate.bench.report import Claim, Figure, at_most, figure
 from quorate.client.cluster import NO_LEADER
 from quorate.client.connection import Connection
-from quorate.client.errors import ClientError
+from quorate.client.errors import ClientError, Unreachable
 from quorate.core.entry import Partition, partition_of
 from quorate.machine.metadata import METADATA
-from quorate.node.client import Client, OutcomeUnknown, Unreachable
+from quorate.node.client import Client, OutcomeUnknown
+from quorate.node.client import Unreachable as NodeUnreachable
 from quorate.wire.cursor import BadMessage
 from quorate.wire.entities import make
 from quorate.wire.messages import Api, request_class
@@ -57,6 +58,8 @@ class Writer(threading.Thread):
         self.topic = topic
         self.acknowledged: list[tuple[float, float]] = []
         """(sent, answered) of every write that was."""
+        self.leader = 0
+        """Who acknowledged the last one."""
         self._cluster = cluster
         self._acknowledged, self._unknown = ledger.acknowledged[partition], ledger.unknown[partition]
         self._rng = Random(topic)
@@ -76,9 +79,10 @@ class Writer(threading.Thread):
         try:
             with self._cluster.asked(TRY_S) as asked:
                 while not self._ended.is_set():
-                    leader = asked.topics([self.topic])[self.topic].partitions[0].leader
-                    if leader != NO_LEADER:
-                        self._write_to(leader)
+                    with suppress(Unreachable):  # Whoever waits for this writer has a time-out of its own.
+                        leader = asked.topics([self.topic])[self.topic].partitions[0].leader
+                        if leader != NO_LEADER:
+                            self._write_to(leader)
                     sleep(PAUSE_S)
         except (ClientError, AssertionError) as error:
             self._wrong = error
@@ -95,7 +99,7 @@ class Writer(threading.Thread):
                 return
             stack.callback(connection.close)
             while not self._ended.is_set() and self._write(connection):
-                pass
+                self.leader = leader
 
     def _write(self, connection: Connection) -> bool:
         batch = encode_records([(None, self._rng.randbytes(VALUE_BYTES))])
@@ -161,9 +165,10 @@ def kills(stage: Stage) -> Found:
         writer.start()
     try:
         while min(map(len, gone.values())) < plan.kills:
-            led, of_metadata = runner.run(_all_well(cluster, partitions))
+            of_metadata = runner.run(_all_well(cluster, partitions))
             for writer in writers.values():
                 writer.write_more(WRITES_BETWEEN)
+            led = {name: writer.leader for name, writer in writers.items()}
             missing = [name for name in protocols if len(gone[name]) < plan.kills]
             (victim, _), *_ = Counter(led[name] for name in missing).most_common(1)
             hit = [name for name in protocols if led[name] == victim]
@@ -214,7 +219,7 @@ async def _seen(cluster: KafkaCluster, partition: Partition) -> str:
             try:
                 async with asyncio.timeout(TRY_S):
                     status = await client.status(node.node)
-            except (Unreachable, OutcomeUnknown, TimeoutError) as error:
+            except (NodeUnreachable, OutcomeUnknown, TimeoutError) as error:
                 lines.append(f"node {node.node} does not answer: {error}")
                 continue
             lines += [
@@ -232,10 +237,10 @@ async def _partitions(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str,
     return {topic.name: partition_of(topic.id, 0) for topic in image.topics}
 
 
-async def _all_well(cluster: KafkaCluster, partitions: dict[str, Partition]) -> tuple[dict[str, int], int]:
-    """Who leads which topic, and the metadata group, once every node follows, in sync, and is known."""
+async def _all_well(cluster: KafkaCluster, partitions: dict[str, Partition]) -> int:
+    """Who leads the metadata group, once every node follows every partition, in sync, and is known."""
 
-    async def led(client: Client) -> tuple[dict[str, int], int] | None:
+    async def led(client: Client) -> int | None:
         statuses = await cluster.statuses(client)
         leaders: dict[bytes, int] = {}
         known: Counter[bytes] = Counter()
@@ -249,7 +254,7 @@ async def _all_well(cluster: KafkaCluster, partitions: dict[str, Partition]) -> 
             return None
         if not all(status.registered == tuple(cluster.nodes) for status in statuses):
             return None
-        return {name: leaders[partition] for name, partition in partitions.items()}, leaders[METADATA]
+        return leaders[METADATA]
 
     async with cluster.client() as client:
         return await cluster.until(lambda: led(client), "every copy to be in sync", BACK_TIMEOUT_S)
