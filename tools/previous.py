@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ EXPECTED = DATA / "expected.json"
 LETTERS = DATA / "letters.json"
 
 CLUSTER = "previous"
-TOPIC, DELETED = "events", "gone"
+TOPIC = "events"
+DELETED = [f"gone-{number}" for number in range(25)]
+"""Made and deleted, so that the metadata group has a snapshot."""
 PARTITIONS_COUNT = 2
 RECORDS_COUNT = 300
 LARGE_EVERY, LARGE_BYTES = 50, 20_000
@@ -105,7 +108,16 @@ def make_directories(source: Path, directory: Path) -> None:
     EXPECTED.write_text(json.dumps({"topic": TOPIC, "partitions": acknowledged}) + "\n", encoding="utf-8")
     with tarfile.open(DIRECTORIES, "w:xz") as archive:
         for node in cluster.nodes.values():
-            archive.add(node.directory, node.directory.name)
+            archive.add(node.directory, node.directory.name, filter=plain)
+
+
+def plain(file: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Without what says who made it, and when; and without what a process holds while it runs."""
+    if Path(file.name).name == "lock":
+        return None
+    file.uid = file.gid = file.mtime = 0
+    file.uname = file.gname = ""
+    return file
 
 
 def rewrite(nodes: Iterable[Any], **told: object) -> None:
@@ -122,10 +134,14 @@ def write(bootstrap: str) -> dict[int, list[int]]:
     from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    wanted = [NewTopic(TOPIC, PARTITIONS_COUNT, 3), NewTopic(DELETED, 1, 3)]
+    deadline = time.monotonic() + 30
+    while len(admin.list_topics(timeout=30).brokers) < 3:
+        assert time.monotonic() < deadline, "not every node has registered"
+        time.sleep(0.05)
+    wanted = [NewTopic(TOPIC, PARTITIONS_COUNT, 3), *(NewTopic(name, 1, 3) for name in DELETED)]
     for made in admin.create_topics(wanted, operation_timeout=30).values():
         made.result()
-    for removed in admin.delete_topics([DELETED], operation_timeout=30).values():
+    for removed in admin.delete_topics(DELETED, operation_timeout=30).values():
         removed.result()
     acknowledged: dict[int, list[int]] = {number: [] for number in range(PARTITIONS_COUNT)}
 
