@@ -30,6 +30,7 @@ pytestmark = pytest.mark.cluster
 
 NEWER = (sys.executable, "-m", "quorate.kafka")
 MORE_COUNT = 100
+SNAPSHOT_EVERY = 10
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_directories_of_the_previous_release_are_read(tmp_path: Path) -> None:
 def values_of(servers: str, partition: int, count: int) -> list[bytes | None]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False})
     consumer.assign([TopicPartition(previous.TOPIC, partition, 0)])
-    found = []
+    found: list[bytes | None] = []
     while len(found) < count:
         message = consumer.poll(START_TIMEOUT_S)
         assert message is not None, f"{len(found)} of {count} came"
@@ -103,6 +104,48 @@ def values_of(servers: str, partition: int, count: int) -> list[bytes | None]:
         found.append(message.value())
     consumer.close()
     return found
+
+
+async def make_snapshots(servers: str) -> None:
+    """Topics come and go, until every node has taken a snapshot of the image, as its version knows it."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    names = [f"passing-{number}" for number in range(SNAPSHOT_EVERY)]
+    for made in admin.create_topics([NewTopic(name, 1, 3) for name in names]).values():
+        await asyncio.wrap_future(made)
+    for gone in admin.delete_topics(names).values():
+        await asyncio.wrap_future(gone)
+
+
+def test_snapshots_of_an_older_version_leave_nobody_ignorant(tmp_path: Path, older: tuple[str, ...]) -> None:
+    """An older node's image, and so its snapshot, lacks what it does not know: which version another one runs."""
+
+    async def roll() -> None:
+        raft = {**QUICK_RAFT, "snapshot_every": SNAPSHOT_EVERY}
+        with Cluster(tmp_path, partitions=0, metadata_voters=3, raft=raft) as cluster:
+            for node in cluster.nodes.values():
+                node.command = older
+            cluster.start()
+            async with cluster.client() as client:
+                await until_together(cluster, client)
+                for node in cluster.nodes.values():
+                    await install(cluster, client, node, NEWER)
+                    await make_snapshots(bootstrap(cluster))
+                    await until_together(cluster, client)
+
+                async def known() -> bool | None:
+                    images = [await client.image(node) for node in cluster.nodes]
+                    levels = {info.knows for image in images for info in image.nodes}
+                    return levels == {KNOWN_LEVEL} or None
+
+                await cluster.until(known, "every node to know what every other one knows")
+                person = Operator(bootstrap(cluster))
+                await asyncio.to_thread(person.does, f"cluster alter --feature-level {KNOWN_LEVEL}")
+                await cluster.converged(client)
+                levels = [(await client.image(node)).cluster.level for node in cluster.nodes]
+                assert levels == [KNOWN_LEVEL] * len(cluster.nodes)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(roll())
 
 
 def test_a_rolling_upgrade_a_downgrade_and_an_upgrade_for_good(

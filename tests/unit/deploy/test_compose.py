@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quorate.node.config import NodeConfig, load_config
-from quorate.node.listeners import BadConfig, check_exposure
+from quorate.node.config import BadConfig, NodeConfig, load_config
+from quorate.node.listeners import check_exposure
 from quorate.node.settings import from_environment
 from tests.unit.deploy.files import COMPOSE, CONTAINER, DOCKERFILE, ROOT, documents
 

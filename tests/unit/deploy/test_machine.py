@@ -50,7 +50,7 @@ def with_a_program_that_is_there(room: Path) -> Path:
 
 def test_systemd_understands_every_line_of_the_unit(tmp_path: Path) -> None:
     unit = with_a_program_that_is_there(tmp_path)
-    command = [tool("systemd-analyze"), "verify", "--man=no", unit]
+    command = [tool("systemd-analyze"), "verify", "--man=no", str(unit)]
     said = subprocess.run(command, check=False, text=True, capture_output=True, timeout=60)
     about_it = [line for line in said.stderr.splitlines() if UNIT.stem in line]
     assert (said.returncode, about_it) == (0, [])
@@ -62,14 +62,14 @@ def test_a_line_that_systemd_does_not_know_is_seen(tmp_path: Path) -> None:
     unit.write_text(
         unit.read_text(encoding="utf-8").replace("ProtectHome=", "ProtectHouse="), encoding="utf-8"
     )
-    command = [tool("systemd-analyze"), "verify", "--man=no", unit]
+    command = [tool("systemd-analyze"), "verify", "--man=no", str(unit)]
     said = subprocess.run(command, check=False, text=True, capture_output=True, timeout=60)
     assert "ProtectHouse" in said.stderr
 
 
 def test_the_unit_is_allowed_little(tmp_path: Path) -> None:
     unit = with_a_program_that_is_there(tmp_path)
-    command = [tool("systemd-analyze"), "security", "--offline=true", "--no-pager", unit]
+    command = [tool("systemd-analyze"), "security", "--offline=true", "--no-pager", str(unit)]
     said = subprocess.run(command, check=False, text=True, capture_output=True, timeout=60)
     found = re.search(r"Overall exposure level for \S+ ([\d.]+)", said.stdout)
     if found is None:
