@@ -16,8 +16,10 @@ import pytest
 from tools import behaviours, tidy
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT_ROOTS = (".ci", "docs", "requirements", "src", "tests", "tools")
-TEXT_SUFFIXES = frozenset({"", ".cfg", ".lock", ".md", ".patch", ".py", ".svg", ".toml", ".txt", ".yml"})
+TEXT_ROOTS = (".ci", "deploy", "docs", "requirements", "src", "tests", "tools")
+TEXT_SUFFIXES = frozenset(
+    {"", ".cfg", ".lock", ".md", ".patch", ".py", ".service", ".svg", ".toml", ".txt", ".yaml"}
+)
 LICENSE = "LICENSE"  # not our words
 
 

@@ -173,7 +173,29 @@ class MetadataClient:
             self._node.log("registered")
             self.is_current = True
             self._node.following.follow()
-            await asyncio.get_running_loop().create_future()
+            await self._stay_known()
+
+    async def _stay_known(self) -> None:
+        """Say once more who this is whenever another node comes with another version; until cancelled.
+
+        An image that an older node made lacks what that one does not know, as do its snapshots. So whoever is new,
+        and began with one of these, would not know all of the others.
+        """
+        known = self._versions()
+        while True:
+            await self.until_applied(self._node.host.hosted[METADATA].applied.offset + 1)
+            if self._versions() == known:
+                continue
+            if self._node.fail_if_replaced() or self._fail_if_too_old():
+                return
+            try:
+                await self.command(RegisterNode(self._me()))
+                known = self._versions()
+            except NoMetadata:
+                await asyncio.sleep(REGISTER_AGAIN_S)
+
+    def _versions(self) -> dict[int, int]:
+        return {node: info.knows for node, info in self.image.nodes.items()}
 
     def _fail_if_too_old(self) -> bool:
         """Stop where everybody goes by more than this code knows: it would take their commands for nothing."""
