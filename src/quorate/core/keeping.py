@@ -228,9 +228,9 @@ class Keeper:
             self.owed = head
             self.save_state()
 
-    def read(self, *, first: int, last: int, bytes_max: int) -> int:
+    def read(self, *, first: int, last: int, bytes_max: int, paced: bool = False) -> int:
         self._tokens += 1
-        self.emit(effects.Read(self._tokens, first, last, bytes_max))
+        self.emit(effects.Read(self._tokens, first, last, bytes_max, paced))
         return self._tokens
 
     def install(self, staging: Staging) -> None:
@@ -481,7 +481,12 @@ class Keeper:
             self.send(sender.node, HaveEntries(self.epoch, message.span, why_not=reason))
             return
         span = message.span
-        token = self.read(first=span.first_offset, last=span.last.offset, bytes_max=REPAIR_BYTES_MAX)
+        token = self.read(
+            first=span.first_offset,
+            last=span.last.offset,
+            bytes_max=REPAIR_BYTES_MAX,
+            paced=self.config.tuning.paced,
+        )
         self._serving[token] = (sender.node, message)
 
     def have_entries(self, sender: Member, message: HaveEntries) -> None:
