@@ -481,6 +481,8 @@ class Keeper:
             self.send(sender.node, HaveEntries(self.epoch, message.span, why_not=reason))
             return
         span = message.span
+        if self.config.tuning.paced and (sender.node, span) in self._served():
+            return  # It waits its turn, and who asks again is not served twice.
         token = self.read(
             first=span.first_offset,
             last=span.last.offset,
@@ -488,6 +490,9 @@ class Keeper:
             paced=self.config.tuning.paced,
         )
         self._serving[token] = (sender.node, message)
+
+    def _served(self) -> list[tuple[int, Span]]:
+        return [(node, message.span) for node, message in self._serving.values()]
 
     def have_entries(self, sender: Member, message: HaveEntries) -> None:
         if message.why_not:

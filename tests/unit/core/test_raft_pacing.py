@@ -6,7 +6,7 @@ import msgspec
 
 from quorate.core import effects, events
 from quorate.core.effects import Effect
-from quorate.core.raft.messages import AppendEntries, AppendResponse
+from quorate.core.raft.messages import AppendEntries, AppendResponse, WantEntries
 from tests.unit.core.kit import (
     N2,
     N3,
@@ -16,6 +16,8 @@ from tests.unit.core.kit import (
     TUNING,
     Bench,
     Member,
+    Span,
+    at,
     catch_up,
     change,
     entries,
@@ -94,3 +96,15 @@ def test_without_it_newcomers_are_sent_what_is_in_memory() -> None:
     ordered = newcomer_answers(bench)
     assert with_headers(ordered, N4)
     assert not of_kind(ordered, effects.Read)
+
+
+def test_whoever_asks_again_for_what_it_lost_is_not_served_twice() -> None:
+    bench = Bench(log=LOG, tuning=PACED)
+    lost = WantEntries(1, Span(at("1-0"), at("1-3")))
+    (read,) = of_kind(bench.receive(N2, lost), effects.Read)
+    assert read.paced
+    assert bench.receive(N2, lost) == []
+    assert of_kind(bench.receive(N3, lost), effects.Read), "somebody else is"
+    (answer,) = sent(bench.tell(events.Loaded(read.token, entries("1-1 1-2 1-3"))), N2)
+    assert [header.offset for header in answer.headers] == [1, 2, 3]
+    assert of_kind(bench.receive(N2, lost), effects.Read)

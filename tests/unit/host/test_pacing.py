@@ -6,7 +6,9 @@ from functools import partial
 
 import pytest
 
+from quorate.core import effects, events
 from quorate.host.pacing import UNLIMITED, Pacer
+from tests.unit.host.puppet import PARTITION, Stage, use_puppet
 
 
 class Clock:
@@ -106,3 +108,60 @@ def test_a_moment_that_is_all_but_there_is_not_waited_for_for_ever(clock: Clock,
         pacer.go_on()
         assert len(begun) > before
     assert len(begun) == 10
+
+
+# ---- in a host ----
+
+
+def read(token: int, *, paced: bool = True) -> effects.Read:
+    return effects.Read(token, 0, 2, 1 << 20, paced)
+
+
+def loaded(stage: Stage) -> list[int]:
+    return [event.token for event in stage.puppet.of(events.Loaded)]
+
+
+def test_a_host_holds_up_reads_for_newcomers_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_puppet(monkeypatch)
+    stage = Stage()
+    stage.add()
+    stage.take(b"a", b"b", b"c")
+    stage.settle()
+    stage.host.pace(stage.now, 100)
+    began = stage.now
+    stage.do(lambda _: [read(1), read(2), read(3, paced=False)])
+    assert loaded(stage) == [1, 3]
+    size = sum(header.size for header in stage.puppet.of(events.Loaded)[0].headers)
+    stage.settle()
+    assert loaded(stage) == [1, 3, 2]
+    assert stage.now - began == pytest.approx(size / 100, rel=0.05)
+
+
+def test_at_rate_zero_a_host_reads_for_newcomers_when_it_gets_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_puppet(monkeypatch)
+    stage = Stage()
+    stage.add()
+    stage.take(b"a", b"b", b"c")
+    stage.settle()
+    stage.host.pace(stage.now, 0)
+    stage.do(lambda _: [read(1), read(2)])
+    stage.settle()
+    assert loaded(stage) == []
+    stage.host.pace(stage.now, UNLIMITED)
+    assert loaded(stage) == [1, 2]
+
+
+def test_what_waits_for_a_replica_that_is_gone_is_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_puppet(monkeypatch)
+    stage = Stage()
+    stage.add()
+    stage.take(b"a", b"b", b"c")
+    stage.settle()
+    stage.host.pace(stage.now, 0)
+    puppet = stage.puppet
+    stage.do(lambda _: [read(1)])
+    stage.host.remove(stage.now, PARTITION)
+    stage.host.pace(stage.now, UNLIMITED)
+    assert puppet.of(events.Loaded) == []
