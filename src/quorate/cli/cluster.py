@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from quorate.cli import cluster_alter, cluster_replace, cluster_status, say
+from quorate.cli import cluster_alter, cluster_moves, cluster_replace, cluster_status, say
 from quorate.cli.options import SERVERS, WAIT_S, Json, Servers, Timeout
 from quorate.cli.wrong import WrongUsage
 
@@ -52,6 +52,7 @@ def register(app: typer.Typer) -> None:
     cluster_app.command("add", epilog=CHANGE_EPILOG)(add)
     cluster_app.command("remove", epilog=CHANGE_EPILOG)(remove)
     cluster_replace.register(cluster_app)
+    cluster_moves.register(cluster_app)
     cluster_app.command("forget", epilog=FORGET_EPILOG)(forget)
     app.add_typer(cluster_app, name="cluster")
 

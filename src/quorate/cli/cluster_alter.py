@@ -26,6 +26,7 @@ quorate cluster alter --feature-level 2      when every node runs a version that
 [bold]Settings[/bold]
 num.partitions, default.replication.factor, and all settings of a topic but quorate.kind and
 quorate.nats.subject: what a topic gets that is created without them. Topics that are there stay as they are.
+quorate.moving.rate: how fast each node sends to new copies, as in 20MiB/s; 0: not at all, off: as fast as it goes.
 
 A feature level never falls: whoever runs an older version from then on is refused.
 """
@@ -45,10 +46,14 @@ def alter(
     json: Json = False,
 ) -> None:
     """Set what new topics are by default, or raise the feature level. It is so when this ends."""
+    from quorate.cli.moving import parse_rate
     from quorate.cli.orders import carry_out, reached
     from quorate.client.admin import alter_cluster
+    from quorate.machine.cluster import MOVING_RATE
 
     settings = altered_settings(config, reset)
+    if (rate := settings.get(MOVING_RATE)) is not None:
+        settings[MOVING_RATE] = str(parse_rate(rate, f"--config {MOVING_RATE}"))
     if not settings and feature_level is None:
         raise WrongUsage("nothing is to be altered: give --config, --reset or --feature-level")
     if feature_level is not None:

@@ -106,8 +106,19 @@ def _level(image: Image) -> list[str]:
 
 
 def _settings(image: Image) -> list[str]:
-    said = ", ".join(f"{name}={value}" for name, value in sorted(image.cluster.config.items()))
-    return [f"new topics: {said}"] if said else []
+    from quorate.machine.cluster import MOVING_RATE, drained_nodes, drained_setting, moving_rate
+
+    config = image.cluster.config
+    others = {MOVING_RATE, *(drained_setting(info.node) for info in image.nodes)}
+    said = ", ".join(f"{name}={value}" for name, value in sorted(config.items()) if name not in others)
+    lines = [f"new topics: {said}"] if said else []
+    if (rate := moving_rate(config)) >= 0:
+        lines.append(f"copies are made with at most {say.bytes_count(rate)}/s from each node")
+    if drained := drained_nodes(config, image.lives):
+        several = len(drained) > 1
+        which = f"nodes {', '.join(map(str, drained))} are" if several else f"node {drained[0]} is"
+        lines.append(f"{which} to have no copies (`quorate cluster drain`)")
+    return lines
 
 
 # ---- partitions ----

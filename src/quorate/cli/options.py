@@ -24,6 +24,15 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Only give the order; it
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="S", min=0.1, help="How long to wait, in seconds.")
 ]
+Throttle = Annotated[
+    str | None,
+    typer.Option(
+        "--throttle",
+        metavar="RATE",
+        help="How fast each node sends to new copies, as in 20MiB/s; off: as fast as it goes. It stays so.",
+        show_default="as it is",
+    ),
+]
 Config = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="KEY=VALUE", help="Let a setting be this; repeat for more."),

@@ -61,6 +61,8 @@ class Orders:
         """Whether a change of it was open."""
         self.standing = ""
         """What is to be said of orders that were given, if a person interrupts."""
+        self.stands = STANDS
+        """That, once they are known to be given."""
 
     @property
     def seen(self) -> Image:
@@ -162,7 +164,7 @@ class Orders:
         change = self.client.change(partition, nodes, seen=self.seen.version, timeout_s=TIMEOUT_S)
         self.standing = self.standing or MAY_STAND
         await self._give(f"{topic.name}/{number}", change)
-        self.standing = STANDS
+        self.standing = self.stands
 
     async def change_voters(self, nodes: Sequence[int], timeout_s: float) -> None:
         """In place of those of the last look, until it is so; raises NotYet after that time."""

@@ -123,6 +123,16 @@ def rounded(number: float) -> str:
     return f"{number:.3g}"
 
 
+def bytes_count(count: int) -> str:
+    """In the largest unit that leaves something in front of the point."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{count} B" if unit == "B" else f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+
+
 def duration(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"

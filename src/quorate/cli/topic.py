@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorate.cli import say, topic_copies, topic_describe
-from quorate.cli.options import NATS_SUBJECT, SERVERS, Config, Json, Reset, Servers
+from quorate.cli import say, topic_copies, topic_describe, topic_moves
+from quorate.cli.options import (
+    NATS_SUBJECT,
+    SERVERS,
+    WAIT_S,
+    Config,
+    Json,
+    NoWait,
+    Reset,
+    Servers,
+    Throttle,
+    Timeout,
+)
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -42,6 +53,14 @@ ALTER_EPILOG = """\b
 quorate topic alter events --config max.message.bytes=4000000
 quorate topic alter events --reset max.message.bytes
 quorate topic alter events --partitions 12      partitions are added, never removed
+quorate topic alter events --replicas 5         copies are added, or removed, while clients write
+
+More copies are made like any other: the order stands in the metadata group, and goes on by itself. Typed again, it
+is waited for; `quorate topic cancel events` calls it off.
+
+\b
+[bold]Exit code[/bold]
+0 it is so, 1 it is ordered and not yet so, 2 it cannot be done.
 """
 
 
@@ -52,6 +71,7 @@ def register(app: typer.Typer) -> None:
     topic_app.command("alter", epilog=ALTER_EPILOG)(alter)
     topic_app.command("delete")(delete)
     topic_copies.register(topic_app)
+    topic_moves.register(topic_app)
     app.add_typer(topic_app, name="topic")
 
 
@@ -127,6 +147,10 @@ def in_words(settings: dict[str, str | None]) -> list[str]:
 
 def _counted(partitions: int) -> str:
     return f"{partitions} partition{'s' * (partitions != 1)}"
+
+
+def _copies(count: int) -> str:
+    return f"{count} {'copies' if count > 1 else 'copy'}"
 
 
 def _tell_silent(servers: str, name: str) -> None:
@@ -219,24 +243,45 @@ def alter(
     partitions: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=3000, help="How many partitions it shall have.")
     ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=9, help="How many copies each shall have.")
+    ] = None,
+    throttle: Throttle = None,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT_S,
     json: Json = False,
 ) -> None:
-    """Alter the settings of a topic, or add partitions. It is so when this ends."""
+    """Alter the settings of a topic, add partitions, or change how many copies there are."""
     from quorate.cli.orders import carry_out, reached
     from quorate.client.admin import add_partitions, alter_topic
 
     settings = altered_settings(config, reset)
-    if not settings and partitions is None:
-        raise WrongUsage("nothing is to be altered: give --config, --reset or --partitions")
+    if not settings and partitions is None and replicas is None:
+        raise WrongUsage("nothing is to be altered: give --config, --reset, --partitions or --replicas")
     topic = carry_out(servers, lambda orders: orders.topic(name))
     with reached(servers) as cluster:
         if settings:
             alter_topic(cluster, name, settings)
         if partitions is not None and partitions != len(topic.ensembles):
             add_partitions(cluster, name, partitions)
-    topic = carry_out(servers, lambda orders: orders.topic(name))
+    if replicas is not None:
+        topic = carry_out(
+            servers,
+            lambda orders: topic_moves.resize(
+                orders, name, replicas, throttle, no_wait=no_wait, timeout_s=timeout
+            ),
+        )
+    else:
+        topic = carry_out(servers, lambda orders: orders.topic(name))
     said = in_words(settings) + [f"it has {_counted(len(topic.ensembles))}"] * (partitions is not None)
+    if replicas is not None:
+        is_so = not topic.changes
+        said.append(f"each partition {'has' if is_so else 'is to have'} {_copies(replicas)}")
     altered = {"topic": name, "partitions": len(topic.ensembles), "config": topic.config}
+    altered["nodes"] = [
+        [member.node for member in topic.wanted(each)] for each in range(len(topic.ensembles))
+    ]
+    altered["is_so"] = not topic.changes
     say.result(f"topic {name}: {', '.join(said)}", altered, json=json)
 
 

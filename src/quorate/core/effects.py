@@ -94,6 +94,9 @@ class Read(msgspec.Struct, frozen=True, gc=False):
     first: int
     last: int
     bytes_max: int
+    paced: bool = False
+    """For a copy that does not count yet, or is mended: it may be held up, so that clients have the disk and the
+    network first."""
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):

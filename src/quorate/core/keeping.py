@@ -235,9 +235,9 @@ class Keeper:
             self.owed = head
             self.save_state()
 
-    def read(self, *, first: int, last: int, bytes_max: int) -> int:
+    def read(self, *, first: int, last: int, bytes_max: int, paced: bool = False) -> int:
         self._tokens += 1
-        self.emit(effects.Read(self._tokens, first, last, bytes_max))
+        self.emit(effects.Read(self._tokens, first, last, bytes_max, paced))
         return self._tokens
 
     def install(self, staging: Staging) -> None:
@@ -488,8 +488,18 @@ class Keeper:
             self.send(sender.node, HaveEntries(self.epoch, message.span, why_not=reason))
             return
         span = message.span
-        token = self.read(first=span.first_offset, last=span.last.offset, bytes_max=REPAIR_BYTES_MAX)
+        if self.config.tuning.paced and (sender.node, span) in self._served():
+            return  # It waits its turn, and who asks again is not served twice.
+        token = self.read(
+            first=span.first_offset,
+            last=span.last.offset,
+            bytes_max=REPAIR_BYTES_MAX,
+            paced=self.config.tuning.paced,
+        )
         self._serving[token] = (sender.node, message)
+
+    def _served(self) -> list[tuple[int, Span]]:
+        return [(node, message.span) for node, message in self._serving.values()]
 
     def have_entries(self, sender: Member, message: HaveEntries) -> None:
         if message.why_not:

@@ -59,6 +59,10 @@ class Leading(Role):
         """The timestamp of a proposal that is taken; 0 where none are given out."""
         return 0
 
+    def counts(self, member: Member) -> bool:
+        """Whether anything waits for what this follower has."""
+        raise NotImplementedError
+
     def send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
         raise NotImplementedError
 
@@ -153,14 +157,20 @@ class Leading(Role):
             headers = log.headers_from(
                 cursor.next, bytes_max=tuning.message_bytes_max, count_max=tuning.message_entries_max
             )
-            if headers is None:
-                if self._snapshot_is_cheaper(cursor.next):
-                    self.begin_snapshot(cursor)
-                else:
-                    self._read_for(cursor)
+            if headers is None and self._snapshot_is_cheaper(cursor.next):
+                self.begin_snapshot(cursor)
+                return
+            if headers is None or self.is_paced(cursor.member, headers):
+                self._read_for(cursor)
                 return
             self.send_entries(cursor, headers)
             cursor.sent(headers)
+
+    def is_paced(self, member: Member, headers: tuple[Header, ...] = ()) -> bool:
+        """Whether entries for this follower wait their turn: it does not count yet, and these are not the end."""
+        replica = self.replica
+        is_end = bool(headers) and headers[-1].last == replica.log.head.offset
+        return bool(replica.config.tuning.paced) and not is_end and not self.counts(member)
 
     def _snapshot_is_cheaper(self, first: int) -> bool:
         """Whether the snapshot is smaller than the entries that it stands for, from `first` on.
@@ -186,6 +196,7 @@ class Leading(Role):
             first=cursor.next,
             last=replica.log.head.offset,
             bytes_max=replica.config.tuning.message_bytes_max,
+            paced=self.is_paced(cursor.member),
         )
         self._readers[cursor.reading] = cursor.node
 

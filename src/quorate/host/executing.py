@@ -7,6 +7,7 @@ store's memory; only a follower that lags beyond that costs a read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from quorate.core import effects, events
@@ -14,6 +15,7 @@ from quorate.core.entry import Kind
 from quorate.host.contract import Context, same_entry
 from quorate.host.feeder import Feeder
 from quorate.host.fetching import frames_of
+from quorate.host.pacing import Pacer
 from quorate.host.replicas import Hosted
 from quorate.host.sending import Sender
 from quorate.host.snapshots import Snapshots
@@ -30,6 +32,7 @@ class Executor:
         feeder: Feeder,
         snapshots: Snapshots,
         sender: Sender,
+        pacer: Pacer,
         *,
         settled: Callable[[Hosted], None],
         tell: Callable[[Hosted, events.Event, Context], None],
@@ -40,6 +43,7 @@ class Executor:
         self._feeder = feeder
         self._snapshots = snapshots
         self._sender = sender
+        self._pacer = pacer
         self._settled = settled
         self._tell = tell
         self._report = report
@@ -93,7 +97,20 @@ class Executor:
         self._sender.send(hosted, effect, context)
 
     def _read(self, hosted: Hosted, effect: effects.Read, _: Context) -> None:
+        if effect.paced:
+            self._pacer.when_free(effect.bytes_max, partial(self._read_paced, hosted, effect))
+        else:
+            self._read_now(hosted, effect)
+
+    def _read_paced(self, hosted: Hosted, effect: effects.Read) -> None:
+        if not hosted.gone:
+            self._read_now(hosted, effect)
+
+    def _read_now(self, hosted: Hosted, effect: effects.Read) -> None:
         def loaded(frames: list[Frame]) -> None:
+            if effect.paced:
+                size = sum(frame.header.size for frame in frames)
+                self._pacer.spent(expected=effect.bytes_max, bytes_count=size)
             context = Context({frame.header.offset: frame for frame in frames})
             headers = tuple(frame.header for frame in frames)
             self._tell(hosted, events.Loaded(effect.token, headers), context)

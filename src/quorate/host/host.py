@@ -22,6 +22,7 @@ from quorate.host.detector import Detector
 from quorate.host.executing import Executor
 from quorate.host.feeder import Feeder
 from quorate.host.fetching import fetch
+from quorate.host.pacing import Pacer
 from quorate.host.parcel import Parcel, Ping, unpacked
 from quorate.host.producing import Answer
 from quorate.host.replicas import Hosted, Reader, ReplicaRecord, as_recovered, decode_record, encode_record
@@ -75,6 +76,7 @@ class Host:
         self._wall_ms = wall_ms
         self._boot = rng.getrandbits(63)
         self._detector = Detector(settings.detector)
+        self._pacer = Pacer(lambda: self._now)
         self._queue: deque[tuple[Hosted, events.Event, Context]] = deque()
         self._draining = False
         self._deadlines: list[tuple[float, int, Hosted]] = []
@@ -93,7 +95,8 @@ class Host:
             self.store,
             self._feeder,
             self._snapshots,
-            Sender(self.store, self._send, self._snapshots.is_whole),
+            Sender(self.store, self._send, self._snapshots.is_whole, self._pacer),
+            self._pacer,
             settled=self._settled,
             tell=self._tell_now,
             report=self._report,
@@ -319,7 +322,7 @@ class Host:
         while heap and heap[0][2].scheduled != heap[0][0]:
             heappop(heap)
         due = heap[0][0] if heap else None
-        for other in (self._detector.deadline, self.store.deadline()):
+        for other in (self._detector.deadline, self.store.deadline(), self._pacer.deadline):
             if other is not None and (due is None or other < due):
                 due = other
         return due
@@ -343,8 +346,15 @@ class Host:
             self._send(peer, Parcel(None, Member(self.node, 0), Ping(self._boot)))
         for peer in suspected:
             self.suspect(peer)
+        self._pacer.go_on()
         self._drain()
         self.store.tick(now)
+
+    def pace(self, now: float, rate: int) -> None:
+        """Send so many bytes a second, of all replicas, to copies that do not count yet; below 0: as many as go."""
+        self._now = now
+        self._pacer.set_rate(rate)
+        self._drain()
 
     def _watch_peers(self) -> None:
         """Who shares a replica with us has changed."""

@@ -14,6 +14,7 @@ from quorate.core import effects
 from quorate.core.carrying import CarriesChunk
 from quorate.core.entry import Header, Snapshot
 from quorate.host.contract import Context, same_entry
+from quorate.host.pacing import Pacer
 from quorate.host.parcel import Parcel, packed
 from quorate.host.replicas import Hosted
 from quorate.storage.frame import Frame
@@ -26,10 +27,13 @@ IsWhole = Callable[[Hosted, Snapshot, bytes | None, int], bool]
 
 
 class Sender:
-    def __init__(self, store: Store, send: Callable[[int, Parcel], None], is_whole: IsWhole) -> None:
+    def __init__(
+        self, store: Store, send: Callable[[int, Parcel], None], is_whole: IsWhole, pacer: Pacer
+    ) -> None:
         self._store = store
         self._send = send
         self._is_whole = is_whole
+        self._pacer = pacer
 
     def send(self, hosted: Hosted, effect: effects.Send, context: Context) -> None:
         message = effect.message
@@ -85,8 +89,19 @@ class Sender:
                 self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, chunk=chunk))
 
         done = _once(hosted, effect, send)
-        if done is not None:
-            self._store.read_snapshot(hosted.partition, message.snapshot, message.at, message.length, done)
+        if done is None:
+            return
+
+        def read() -> None:
+            if not hosted.gone:
+                self._store.read_snapshot(
+                    hosted.partition, message.snapshot, message.at, message.length, done
+                )
+
+        if hosted.record.purpose == "metadata":  # Whoever knows nothing can do nothing.
+            read()
+        else:
+            self._pacer.when_free(message.length, read)
 
 
 def _once(hosted: Hosted, effect: effects.Send, send: Callable[[Any], None]) -> Callable[[Any], None] | None:

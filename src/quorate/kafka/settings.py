@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from quorate.ingest import SUBJECT, why_bad_subject
 from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
+from quorate.machine.cluster import MOVING_RATE
 from quorate.machine.metadata import (
     KIND,
     PARTITIONS_COUNT_MAX,
@@ -157,9 +158,15 @@ CLUSTER_SETTINGS: dict[str, Setting] = {
         str(REPLICAS_COUNT),
         numbers=range(1, COPIES_COUNT_MAX + 1),
     ),
+    MOVING_RATE: Setting(
+        Kind.LONG,
+        "Bytes a second that a node sends to copies that do not count yet; -1: as many as go, 0: none.",
+        "-1",
+        numbers=range(-1, LONG_MAX),
+    ),
     **{name: setting for name, setting in SETTINGS.items() if name not in (KIND, SUBJECT)},
 }
-"""What new topics are, where whoever makes them does not say."""
+"""What new topics are, where whoever makes them does not say; and how fast copies move."""
 OF_TABLES = (REPLICATION, MIN_ISR)
 """Those that groups of tables go by, too."""
 

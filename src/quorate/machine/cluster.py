@@ -8,7 +8,7 @@ code is older is not registered any more: it would take for nothing what the oth
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from zlib import crc32
 
 import msgspec
@@ -49,6 +49,10 @@ SETTINGS_COUNT_MAX = 1000
 
 HOME_KINDS = ("groups", "transactions")
 """Of whom a topic of the cluster's own keeps what must not be forgotten."""
+
+
+MOVING_RATE = "quorate.moving.rate"
+"""The setting that says how many bytes a node may send in a second to copies that do not count yet."""
 
 
 class AlterCluster(msgspec.Struct, frozen=True, tag="alter cluster"):
@@ -100,6 +104,21 @@ def change_cluster(
         return False
     cluster.config = config
     return True
+
+
+def drained_setting(node: int) -> str:
+    """What is set while a node is to have no copies: to the registration epoch of the directory that is meant."""
+    return f"quorate.node.{node}.drained"
+
+
+def drained_nodes(config: Mapping[str, str], lives: Mapping[int, int]) -> list[int]:
+    """Nodes that are to have no copies. One that was made anew since is somebody else."""
+    return [node for node, life in sorted(lives.items()) if config.get(drained_setting(node)) == str(life)]
+
+
+def moving_rate(config: Mapping[str, str]) -> int:
+    """In bytes a second; -1: as fast as it goes."""
+    return int(config.get(MOVING_RATE, "-1"))
 
 
 def home_number(name: str, partitions_count: int) -> int:

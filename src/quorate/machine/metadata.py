@@ -30,6 +30,7 @@ from quorate.machine.cluster import (
     RaiseLevel,
     SetHome,
     change_cluster,
+    drained_nodes,
     home_number,
 )
 from quorate.machine.users import PutUser, RemoveUser, User, Users, change_users
@@ -376,6 +377,10 @@ class Metadata:
     def life_of(self, node: int) -> int:
         """A registered node's registration epoch: where in the log its directory was first registered."""
         return self._state.lives.get(node, 0)
+
+    def drained(self) -> list[int]:
+        """Nodes that are to have no copies, and get none where there are others."""
+        return drained_nodes(self._state.cluster.config, self._state.lives)
 
     def home_of(self, kind: str, name: str) -> Partition | None:
         """Where a group or a transaction of that name lives; None: its kind has no home yet."""

@@ -154,7 +154,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         def of_topics(tuning: Any) -> Any:
             every = tuning.snapshot_every or TOPIC_SNAPSHOT_EVERY
-            return msgspec.structs.replace(tuning, snapshot_every=every, keep_behind=KEEP_ALL)
+            return msgspec.structs.replace(tuning, snapshot_every=every, keep_behind=KEEP_ALL, paced=True)
 
         return HostSettings(
             store=self.store,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from quorate.core.entry import TOPIC_ID_BYTES
 from quorate.host import ReplicaRecord
 from quorate.host.replicas import PROTOCOLS
+from quorate.machine.cluster import moving_rate
 from quorate.machine.metadata import Topic
 from quorate.node.ensembles import is_superseded
 from quorate.node.retention import shape_log, start_log
@@ -44,6 +45,9 @@ class Following:
         image = node.metadata.image
         node.metadata.know(image.nodes.values())
         node.metadata.forget(image.forgotten())
+        node.begin_turn()
+        node.host.pace(time.monotonic(), moving_rate(image.cluster.config))
+        node.end_turn()
         if node.metadata.is_current:
             node.begin_turn()
             for topic in image.topics.values():

@@ -290,7 +290,7 @@ class MetadataClient:
             copies = default_replicas(image, everybody_count) if replicas_count == -1 else replicas_count
             if not 1 <= copies <= len(image.nodes):
                 raise BadTopic(f"{copies} copies of each partition; {len(image.nodes)} nodes are registered")
-            ensembles = place(image, count, copies, heard=self._node.heard)
+            ensembles = place(image, count, copies, heard=self._welcome(image))
         elif len(ensembles) > PARTITIONS_COUNT_MAX - image.partitions_count():
             raise BadTopic(
                 f"{len(ensembles)} partitions are too many; all topics have {PARTITIONS_COUNT_MAX}"
@@ -304,6 +304,10 @@ class MetadataClient:
                     raise TopicExists(f"topic {name!r} is there already")
                 raise NoMetadata(f"topic {name!r} was refused: too many partitions, or deleted at once")
         return topic
+
+    def _welcome(self, image: Metadata) -> set[int]:
+        """Nodes that are to be given copies of new partitions rather than others."""
+        return set(self._node.heard).difference(image.drained())
 
     def _members(
         self, image: Metadata, ensembles: Sequence[Sequence[int]], *, first: int = 0
@@ -371,7 +375,7 @@ class MetadataClient:
             raise BadChange(f"{count - first} more partitions are too many; from 1 to {left} are possible")
         if ensembles is None:
             copies = min(len(topic.ensembles[0]), len(image.nodes))
-            ensembles = place(image, count - first, copies, heard=self._node.heard)
+            ensembles = place(image, count - first, copies, heard=self._welcome(image))
         added = self._members(image, ensembles, first=first)
         if not validate_only:
             await self.command(AddPartitions(topic_id, first, added))

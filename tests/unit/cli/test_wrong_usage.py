@@ -64,7 +64,10 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["topic", "add", "events", "--node", "9" * 19], "write a node's number"),
         (["topic", "add", "events", "--node", "9" * 5000], "write a node's number"),
         (["topic", "transfer", "events", "--to", "0"], "'--to'"),
-        (["topic", "alter", "events"], "nothing is to be altered: give --config, --reset or --partitions"),
+        (
+            ["topic", "alter", "events"],
+            "nothing is to be altered: give --config, --reset, --partitions or --replicas",
+        ),
         (["topic", "alter", "events", "--config", "a=1", "--reset", "a"], "--config and --reset both name a"),
         (["topic", "alter", "events", "--config", "a"], "--config 'a': write KEY=VALUE"),
         (["topic", "alter", "events", "--partitions", "0"], "'--partitions'"),

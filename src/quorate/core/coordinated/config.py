@@ -41,6 +41,8 @@ class Tuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown
     """A follower far behind may get a snapshot though the log is there, where that costs less."""
     whole_logs: bool = False
     """Whoever is new gets every entry that is kept, and no snapshot: the log itself is what people read."""
+    paced: bool = False
+    """Entries for whoever does not count yet are read first, though they are in memory: reads can be held up."""
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):

@@ -148,6 +148,9 @@ class Leader(Leading, Role):
             assert cursor.snapshot is not None
             self.begin_snapshot(cursor)
 
+    def counts(self, member: Member) -> bool:
+        return member in self.ensemble
+
     def send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
         self._send(cursor, self.replica.log.position(headers[0].offset - 1), headers)
 

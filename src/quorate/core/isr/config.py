@@ -48,6 +48,8 @@ class Tuning(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown
     """A read at an offset waits this long for it."""
     prefer_snapshots: bool = False
     """A follower far behind may get a snapshot though the log is there, where that costs less."""
+    paced: bool = False
+    """Entries for whoever does not count yet are read first, though they are in memory: reads can be held up."""
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):

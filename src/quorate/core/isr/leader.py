@@ -90,6 +90,9 @@ class Leader(Leading, Role):
         ]
         return tuple(sorted({*self.maximal_isr, *coming}))
 
+    def counts(self, member: Member) -> bool:
+        return member in self._waited_for
+
     @property
     def _electable(self) -> tuple[Member, ...]:
         """Everybody who may be chosen to lead next: while too few are in sync, those who left are, too."""
@@ -215,13 +218,16 @@ class Leader(Leading, Role):
         headers = replica.log.headers_from(
             follower.next, bytes_max=tuning.message_bytes_max, count_max=tuning.message_entries_max
         )
-        if headers is not None:
+        if headers is not None and not self.is_paced(follower.member, headers):
             self._send_entries(follower, headers)
-        elif self._snapshot_is_cheaper(follower.next):
+        elif headers is None and self._snapshot_is_cheaper(follower.next):
             self._send(follower, snapshot=replica.snapshot)
         elif not follower.reading:
             follower.reading = replica.read(
-                first=follower.next, last=replica.log.head.offset, bytes_max=tuning.message_bytes_max
+                first=follower.next,
+                last=replica.log.head.offset,
+                bytes_max=tuning.message_bytes_max,
+                paced=self.is_paced(follower.member),
             )
             self._readers[follower.reading] = follower.node
 

@@ -154,6 +154,9 @@ class Leader(Leading, Role):
         message = AppendEntries(replica.epoch, prev, commit, headers, search, quiet, heir)
         replica.send(cursor.node, message)
 
+    def counts(self, member: Member) -> bool:
+        return member in self.replica.membership.voters
+
     def send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
         self._send(cursor, self.replica.log.position(headers[0].offset - 1), headers)
 

@@ -1,0 +1,204 @@
+"""What commands that move many copies have in common: what is known, what is ordered, and what is waited for.
+
+Every order stands in the metadata group as soon as it is given, and a plan is made from what is wanted: so whoever
+was interrupted types the same command again, and it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from quorate.cli import say
+from quorate.cli.how_far import expect_majorities, until_reached
+from quorate.cli.orders import STANDS, Orders, listed
+from quorate.cli.wrong import WrongUsage
+from quorate.machine.cluster import MOVING_RATE, AlterCluster, drained_nodes, moving_rate
+from quorate.machine.metadata import Topic
+from quorate.node.placement import rack_of
+from quorate.node.plans import Layout, Nodes, NoPlace, Where, differences
+from quorate.node.requests import Image
+
+UNLIMITED = -1
+UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+RATE_MAX = 1 << 50
+TOLD_EVERY = 20
+"""So many orders are given between two lines about it."""
+OPERATED = "coordinated"
+"""Of these topics an operator says who leads, by what is in their logs."""
+
+
+# ---- what is known ----
+
+
+def layout_of(image: Image) -> Layout:
+    """Who copies what, or shall, where a change is open."""
+    return {
+        (topic.name, number): [member.node for member in topic.wanted(number)]
+        for topic in image.topics
+        for number in range(len(topic.ensembles))
+    }
+
+
+def nodes_of(image: Image, statuses: Collection[int], *, leaves: Iterable[int] = ()) -> Nodes:
+    """Who answers may be given copies, unless it is to have none."""
+    goes = sorted({*drained_nodes(image.cluster.config, image.lives), *leaves})
+    racks = {info.node: rack_of(info) for info in image.nodes}
+    return Nodes(racks, [node for node in racks if node in statuses and node not in goes], goes)
+
+
+def operated(image: Image) -> set[str]:
+    return {topic.name for topic in image.topics if topic.replication == OPERATED}
+
+
+def expect_disks(image: Image, *, but: int = 0) -> None:
+    """A copy whose disk is lost would be made anew by any order: a person is to have said so. Raises WrongUsage."""
+    for name, number, node in image.lost:
+        if node != but:
+            raise WrongUsage(
+                f"{name}/{number}: the disk of node {node} is lost; first let its new one count: "
+                f"`quorate cluster replace {node}`"
+            )
+
+
+def no_place(nodes: Nodes, layout: Layout, error: NoPlace) -> WrongUsage:
+    (name, number), node = error.where, error.node
+    copies = layout[error.where]
+    there = listed([each for each in copies if each != node])
+    has = f"it has copies on nodes {there}, and " if there else ""
+    fewer = len([each for each in copies if each in nodes.takes])
+    advice = (
+        f", or have fewer copies: `quorate topic alter {name} --replicas {fewer}`" if fewer and node else ""
+    )
+    return WrongUsage(f"{name}/{number}: {has}no other node that answers may have one; add a node{advice}")
+
+
+# ---- ordering ----
+
+
+class Ordered(NamedTuple):
+    """What was ordered, and what is waited for with it."""
+
+    moved: Layout
+    awaited: list[Where]
+
+
+async def order(orders: Orders, after: Layout, *, more: Iterable[Where] = (), again: str) -> Ordered:
+    """What differs from what is wanted; `more` was ordered before. `again`: the command that goes on with it."""
+    image = orders.seen
+    moved = differences(layout_of(image), after)
+    topics = {topic.name: topic for topic in image.topics}
+    awaited = sorted({*moved, *more})
+    if image.lost_now:
+        on_their_way = [(topics[name], number) for name, number in awaited]
+        expect_majorities(image, on_their_way, await orders.statuses())
+    orders.stands = f"{STANDS}; `{again}` goes on with it, `quorate cluster stop-moves` calls it off"
+    for given, ((name, number), nodes) in enumerate(moved.items()):
+        if given and given % TOLD_EVERY == 0:
+            say.progress_line(f"{given} of {len(moved)} changes are ordered")
+        await orders.change_topic(topics[name], number, nodes)
+    if awaited:
+        orders.standing = orders.stands
+    return Ordered(moved, awaited)
+
+
+async def wait(orders: Orders, ordered: Ordered, timeout_s: float) -> None:
+    """Until all of it is so; raises NotYet after that time."""
+    if ordered.awaited:
+        await until_reached(orders, ordered.awaited, timeout_s)
+
+
+def open_changes(image: Image, *, of: Collection[Where] | None = None) -> list[Where]:
+    """Partitions whose copies are to be others, and are not yet."""
+    found = [(topic.name, number) for topic in image.topics for number in sorted(topic.changes)]
+    return [where for where in found if of is None or where in of]
+
+
+def holding(image: Image, node: int) -> list[Where]:
+    """Partitions of which that node has a copy, or may."""
+    return [
+        (topic.name, number)
+        for topic in image.topics
+        for number in range(len(topic.ensembles))
+        if any(member.node == node for member in topic.holders(number))
+    ]
+
+
+# ---- calling off ----
+
+
+async def call_off(orders: Orders, wheres: Collection[Where]) -> tuple[list[Where], list[Where]]:
+    """Let these partitions be where they are; those for which that was ordered, and those which go on.
+
+    A copy on a new disk in place of a lost one has nothing to go back to.
+    """
+    image = orders.seen
+    called, going_on = [], []
+    orders.stands = f"{STANDS}; `quorate cluster status` shows how far"
+    for topic, number in changing(image, wheres):
+        settled = [member.node for member in topic.ensembles[number]]
+        wanted = [member.node for member in topic.wanted(number)]
+        known = {info.node for info in image.nodes}
+        lost = any((topic.name, number, node) in image.lost_now for node in settled)
+        if settled == wanted or lost or not known.issuperset(settled):
+            going_on.append((topic.name, number))
+            continue
+        await orders.change_topic(topic, number, settled)
+        called.append((topic.name, number))
+    return called, going_on
+
+
+def changing(image: Image, wheres: Collection[Where]) -> list[tuple[Topic, int]]:
+    return [
+        (topic, number)
+        for topic in image.topics
+        for number in sorted(topic.changes)
+        if (topic.name, number) in wheres
+    ]
+
+
+# ---- how fast ----
+
+
+def parse_rate(text: str, option: str = "--throttle") -> int:
+    """`20MiB/s`, in bytes a second; `off`: -1."""
+    if text.strip().lower() in ("off", "none", "-1"):
+        return UNLIMITED
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)(?:/s)?\s*", text)
+    if found is None or found[2].upper() not in UNITS:
+        raise WrongUsage(f"{option} {text!r}: write how much in a second, as in 20MiB/s or 500KiB/s, or off")
+    rate = int(float(found[1]) * UNITS[found[2].upper()])
+    if rate > RATE_MAX:
+        raise WrongUsage(f"{option} {text!r}: that is more than anybody can send; write off")
+    return rate
+
+
+async def throttle(orders: Orders, text: str | None) -> None:
+    """Let nodes send to new copies as fast as this, and no faster; it stays so."""
+    if text is None:
+        return
+    rate = parse_rate(text)
+    if moving_rate(orders.seen.cluster.config) != rate:
+        await orders.settle(MOVING_RATE, AlterCluster({MOVING_RATE: None if rate < 0 else str(rate)}))
+        how = "as fast as it goes" if rate < 0 else f"with at most {say.bytes_count(rate)}/s"
+        say.progress_line(f"from now on each node sends to new copies {how}")
+
+
+# ---- in words ----
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def told(before: Layout, after: Layout) -> list[str]:
+    """A plan, a line for each partition."""
+    lines = []
+    for (name, number), nodes in differences(before, after).items():
+        was = before[name, number]
+        how = f"{listed(was)} → {listed(nodes)}"
+        if set(was) == set(nodes):
+            how = f"node {nodes[0]} is preferred as its leader instead of node {was[0]}"
+        lines.append(f"{name}/{number}: {how}")
+    return lines

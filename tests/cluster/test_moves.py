@@ -1,0 +1,189 @@
+"""Copies of all four protocols move while they are written to, and whoever has to do with it is killed meanwhile.
+
+`quorate cluster drain|decommission|rebalance|stop-moves` and `quorate topic alter --replicas|elect|cancel`, as a
+person types them. Whatever was acknowledged is there once in the end, on every copy, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorate.machine.metadata import REPLICATIONS
+from quorate.node.client import Client
+from tests.cluster.fault_support import Writer, go_on, written_to
+from tests.cluster.person import Operator
+from tests.cluster.proxied import ProxiedCluster
+from tests.cluster.support import run
+from tests.cluster.test_faults import killed, leading
+
+pytestmark = pytest.mark.cluster
+
+VALUE_BYTES = 6_000
+"""So that no log is moved by one message: that one would not be held up."""
+STAGES = ("as it is ordered", "while copies are made", "as they are about to count")
+
+
+class Moving:
+    """A cluster of four, every topic on three of them, and a person."""
+
+    def __init__(self, cluster: ProxiedCluster, client: Client, writers: Sequence[Writer]) -> None:
+        self.cluster, self.client, self.writers = cluster, client, writers
+        self.person = Operator(cluster.bootstrap)
+
+    async def types(self, line: str) -> str:
+        return await asyncio.to_thread(self.person.brings_about, line)
+
+    async def orders(self, line: str) -> None:
+        """What is not so yet when this returns."""
+        done = await asyncio.to_thread(self.person.types, line)
+        assert done.returncode == 0, done.stderr
+
+    async def shows(self, line: str) -> Any:
+        return await asyncio.to_thread(self.person.shows, line)
+
+    async def held(self) -> dict[int, int]:
+        """How many partitions each node is to hold."""
+        image = await self.client.image(next(iter(self.cluster.nodes)), current=True)
+        counts = dict.fromkeys(self.cluster.nodes, 0)
+        for topic in image.topics:
+            for number in range(len(topic.ensembles)):
+                for member in topic.wanted(number):
+                    counts[member.node] += 1
+        return counts
+
+    async def changing(self) -> set[str]:
+        """Topics with a partition that is not yet where it is to be."""
+        image = await self.client.image(next(iter(self.cluster.nodes)), current=True)
+        return {topic.name for topic in image.topics if topic.changes}
+
+    async def go_on(self) -> None:
+        await go_on(self.writers)
+
+
+@asynccontextmanager
+async def four_nodes(directory: Path) -> AsyncIterator[Moving]:
+    async with (
+        written_to(directory, value_bytes=VALUE_BYTES) as (cluster, writers),
+        cluster.client() as client,
+    ):
+        cluster.join(4, client)
+        await cluster.until_registered(client)
+        for _ in range(2):
+            await go_on(writers)
+        yield Moving(cluster, client, writers)
+        await Moving(cluster, client, writers).types("cluster alter --reset quorate.moving.rate")
+
+
+def test_a_node_is_added_and_gets_its_share_and_is_drained_and_decommissioned(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with four_nodes(tmp_path) as moving:
+            plan = await moving.shows("cluster rebalance --dry-run")
+            assert plan["copies_moved"] == 6, "of eight partitions with three copies each"
+            assert await moving.held() == {1: 8, 2: 8, 3: 8, 4: 0}
+            await moving.types("cluster rebalance --throttle 200MiB/s")
+            assert await moving.held() == dict.fromkeys((1, 2, 3, 4), 6)
+            await moving.go_on()
+            assert (await moving.types("cluster rebalance")).startswith("all is even already")
+            status = await moving.types("cluster status")
+            assert "copies are made with at most 200 MiB/s from each node" in status
+            assert (await moving.types("cluster drain 2")).startswith("node 2 has no copies")
+            assert (await moving.held())[2] == 0
+            assert (await moving.types("cluster drain 2")) == "node 2 has no copies\n"
+            await moving.types("topic create elsewhere --partitions 4 --replicas 3")
+            assert (await moving.held())[2] == 0
+            await moving.types("topic delete elsewhere")
+            await moving.go_on()
+            done = await moving.types("cluster decommission 2")
+            assert done == "node 2 has no copies and no vote, and is forgotten\n"
+            view = await moving.shows("cluster status")
+            assert [node["node"] for node in view["nodes"]] == [1, 3, 4]
+            assert view["metadata"]["voters"] == [1, 3, 4]
+            assert "quorate.node.2.drained" not in view["config"]
+            refused = await asyncio.to_thread(moving.person.is_refused, "cluster drain 3")
+            assert "no other node that answers may have one; add a node" in refused
+            gone = moving.cluster.nodes.pop(2)
+            gone.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_whoever_is_killed_while_a_node_is_drained_it_goes_on(tmp_path: Path, stage: str) -> None:
+    """Who leads the metadata group, the node that is drained, and the one that gets its copies, in turn."""
+
+    async def main() -> None:
+        async with four_nodes(tmp_path) as moving:
+            source, target = 3, 4
+            for victim in ("operator", "source", "target"):
+                hit = {"source": source, "target": target}.get(victim) or await leading(
+                    moving.cluster, moving.client
+                )
+                if stage == STAGES[0]:
+                    await moving.orders(f"cluster drain {source} --no-wait --throttle off")
+                else:
+                    await moving.orders(f"cluster drain {source} --no-wait --throttle 0")
+                    await moving.go_on()
+                    assert await moving.changing() == set(REPLICATIONS), "nothing moves at this rate"
+                    if stage == STAGES[2]:
+                        await moving.types("cluster alter --config quorate.moving.rate=off")
+                await killed(moving.cluster, moving.writers, hit)
+                await moving.cluster.until_registered(moving.client)
+                await moving.types(f"cluster drain {source} --throttle off")
+                assert (await moving.held())[source] == 0
+                await moving.go_on()
+                await moving.types(f"cluster drain {source} --undo")
+                source, target = source - 1, source
+
+    run(main())
+
+
+def test_what_moves_can_be_called_off_and_slowed_down_and_nothing_is_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with four_nodes(tmp_path) as moving:
+            before = await moving.held()
+            await moving.orders("cluster drain 1 --no-wait --throttle 0")
+            await moving.go_on()
+            assert await moving.changing() == set(REPLICATIONS)
+            assert await moving.types("topic cancel raft") == "called off: 2 partitions\n"
+            assert await moving.changing() == set(REPLICATIONS) - {"raft"}
+            await killed(moving.cluster, moving.writers, await leading(moving.cluster, moving.client))
+            await moving.cluster.until_registered(moving.client)
+            assert await moving.types("cluster stop-moves") == "called off: 6 partitions\n"
+            assert await moving.changing() == set()
+            assert await moving.types("cluster stop-moves") == "nothing is to be called off\n"
+            assert await moving.held() == before
+            await moving.go_on()
+            await moving.types("cluster drain 1 --undo")
+
+    run(main())
+
+
+def test_topics_get_more_copies_and_fewer_and_their_preferred_leaders_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with four_nodes(tmp_path) as moving:
+            for kind in REPLICATIONS:
+                said = await moving.types(f"topic alter {kind} --replicas 4")
+                assert said == f"topic {kind}: each partition has 4 copies\n"
+            await killed(moving.cluster, moving.writers, 4)
+            await moving.cluster.until_registered(moving.client)
+            for kind in REPLICATIONS:
+                await moving.types(f"topic alter {kind} --replicas 3")
+            assert sum((await moving.held()).values()) == 24
+            refused = await asyncio.to_thread(moving.person.is_refused, "topic alter raft --replicas 5")
+            assert "5 copies of each partition; 4 nodes answer and may have copies" in refused
+            for kind in ("raft", "isr", "confirm"):
+                await moving.types(f"topic elect {kind}")
+                view = await moving.shows(f"topic describe {kind}")
+                for partition in view["partitions"]:
+                    assert partition["leader"] == partition["nodes"][0]
+            assert "an operator chooses" in await asyncio.to_thread(
+                moving.person.is_refused, "topic elect coordinated"
+            )
+
+    run(main())

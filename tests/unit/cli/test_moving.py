@@ -1,0 +1,106 @@
+"""What is said of many moves, and how fast they are to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.cli import moving, say
+from quorate.cli.moving import parse_rate
+from quorate.cli.wrong import WrongUsage
+from quorate.core.entry import Member
+from quorate.machine.cluster import Cluster, drained_nodes, drained_setting
+from quorate.machine.metadata import Change, NodeInfo, Topic
+from quorate.node.plans import Nodes, NoPlace
+from quorate.node.requests import Image
+
+ONE, TWO, THREE, FOUR = (Member(node, 1) for node in (1, 2, 3, 4))
+INFOS = tuple(NodeInfo(node, 1, "h", 9000 + node, rack="ab"[node % 2]) for node in (1, 2, 3, 4))
+LIVES = {1: 0, 2: 1, 3: 2, 4: 30}
+
+
+def image_of(*topics: Topic, config: dict[str, str] | None = None) -> Image:
+    return Image(1, 90, INFOS, topics, cluster=Cluster(2, config or {}), lives=LIVES)
+
+
+MOVING = Topic(
+    "t",
+    bytes(16),
+    "raft",
+    ((ONE, TWO, THREE), (TWO, THREE, ONE)),
+    changes={0: Change((FOUR, TWO, THREE), 70)},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("20MiB/s", 20 << 20),
+        ("500KiB/s", 500 << 10),
+        ("1.5MB/s", 1_500_000),
+        ("20mib", 20 << 20),
+        ("1000000", 1_000_000),
+        ("0", 0),
+        ("off", -1),
+    ],
+)
+def test_a_rate_is_written_as_people_do(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["fast", "-5", "20XiB/s", "", "9999999GiB/s", "20 per second"])
+def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(WrongUsage, match=f"^--throttle '{text}': "):
+        parse_rate(text)
+
+
+def test_bytes_are_said_in_the_unit_that_fits() -> None:
+    assert [say.bytes_count(count) for count in (0, 1023, 1024, 20 << 20, 1_500_000, 3 << 30)] == [
+        "0 B",
+        "1023 B",
+        "1 KiB",
+        "20 MiB",
+        "1.43 MiB",
+        "3 GiB",
+    ]
+
+
+def test_plans_are_made_from_what_is_wanted() -> None:
+    image = image_of(MOVING)
+    assert moving.layout_of(image) == {("t", 0): [4, 2, 3], ("t", 1): [2, 3, 1]}
+    assert moving.open_changes(image) == [("t", 0)]
+    assert moving.open_changes(image, of=[("t", 1)]) == []
+    assert moving.holding(image, 1) == [("t", 0), ("t", 1)], "it still counts in the first"
+    assert moving.holding(image, 4) == [("t", 0)]
+
+
+def test_who_is_drained_or_silent_gets_nothing_and_a_new_directory_is_somebody_else() -> None:
+    drained = {drained_setting(2): "1", drained_setting(4): "3"}
+    assert drained_nodes(drained, LIVES) == [2], "node 4 was made anew since"
+    nodes = moving.nodes_of(image_of(config=drained), [1, 2, 4], leaves=[1])
+    assert (nodes.takes, nodes.leaves) == ([4], [1, 2])
+    assert nodes.racks == {1: "rack b", 2: "rack a", 3: "rack b", 4: "rack a"}
+
+
+def test_where_there_is_no_place_it_is_said_which_partition_and_what_would_help() -> None:
+    layout, nodes = {("t", 0): [1, 2, 3]}, Nodes({1: "", 2: "", 3: ""}, [2, 3], [1])
+    said = str(moving.no_place(nodes, layout, NoPlace(("t", 0), 1)))
+    assert said == (
+        "t/0: it has copies on nodes 2, 3, and no other node that answers may have one; add a node, or have fewer "
+        "copies: `quorate topic alter t --replicas 2`"
+    )
+
+
+def test_lost_disks_are_a_persons_decision_first() -> None:
+    image = Image(1, 90, INFOS, (MOVING,), (("t", 1, 3),))
+    moving.expect_disks(image, but=3)
+    with pytest.raises(WrongUsage, match=r"t/1: the disk of node 3 is lost; .*`quorate cluster replace 3`"):
+        moving.expect_disks(image)
+
+
+def test_a_plan_is_told_a_line_for_each_partition() -> None:
+    before = {("a", 0): [1, 2], ("a", 1): [1, 2], ("b", 0): [1, 2]}
+    after = {("a", 0): [1, 2], ("a", 1): [2, 1], ("b", 0): [1, 3]}
+    assert moving.told(before, after) == [
+        "a/1: node 2 is preferred as its leader instead of node 1",
+        "b/0: 1, 2 → 1, 3",
+    ]
