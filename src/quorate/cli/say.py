@@ -123,6 +123,15 @@ def rounded(number: float) -> str:
     return f"{number:.3g}"
 
 
+def size(count: float) -> str:
+    """Bytes, as people say it."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{rounded(count)} {unit}"
+        count /= 1024
+    return f"{rounded(count)} TiB"
+
+
 def duration(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
