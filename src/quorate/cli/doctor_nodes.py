@@ -166,8 +166,8 @@ def _apart(facts: Facts) -> Iterator[Finding]:
             continue
         infos = facts.infos
         tried = [f"nc -vz {' '.join(map(str, infos[other].for_nodes))}" for other in apart]
-        how = [f"it has no link to {nodes_named(unlinked)}"] * bool(unlinked)
-        how += [f"it hears nothing of {nodes_named(unheard)}"] * bool(unheard)
+        how = [f"it has no link to {nodes_named(unlinked)}"] if unlinked else []
+        how += [f"it hears nothing of {nodes_named(unheard)}"] if unheard else []
         yield Finding(
             "nodes-apart",
             WARNING,
