@@ -20,6 +20,7 @@ from quorate.cli import (
     bench,
     cluster,
     demo,
+    doctor,
     format,  # noqa: A004
     mutants,
     run_node,
@@ -52,6 +53,7 @@ for part in (
     topic,
     table,
     cluster,
+    doctor,
     user,
     format,
     run_node,

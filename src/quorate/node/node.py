@@ -35,6 +35,7 @@ from quorate.node.entrance import Guests, made_entrances
 from quorate.node.farewell import hand_over, make_way
 from quorate.node.following import Following
 from quorate.node.fullness import Fullness
+from quorate.node.health import Unsettled
 from quorate.node.http import watched_over_http
 from quorate.node.leaders import Leaders
 from quorate.node.logs import ERROR, WARNING, Sink, Speaker, to_stderr
@@ -123,6 +124,8 @@ class Node(Speaker):
         self.following = Following(self)
         self._retention = Retention(self)
         self.fullness = Fullness(self)
+        self.unsettled = Unsettled(self)
+        self.began = time.monotonic()
         self._unflushed: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
@@ -194,6 +197,7 @@ class Node(Speaker):
                 running = [tasks.create_task(entrance.run()) for entrance in entrances]
                 running.append(tasks.create_task(self._peers.run(), name="peers"))
                 running.append(tasks.create_task(Scrubber(self).run(), name="scrubber"))
+                running.append(tasks.create_task(self.unsettled.run(), name="unsettled"))
                 if self.config.voters:
                     running.append(tasks.create_task(self.metadata.run(), name="metadata"))
                     running.append(tasks.create_task(self._leaders.run(), name="leaders"))

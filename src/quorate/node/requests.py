@@ -15,6 +15,7 @@ from quorate.core.events import ReadLevel
 from quorate.machine import shards
 from quorate.machine.cluster import Cluster
 from quorate.machine.metadata import NodeInfo, Topic
+from quorate.node.health import Health
 from quorate.node.letters import BadLetter, opened, seal
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
@@ -133,6 +134,10 @@ class ReplicaStatus(msgspec.Struct, frozen=True, gc=False):
     """Only the leader knows: nodes that count and have everything that is settled; of `isr`, the agreed ISR."""
     faulty: tuple[tuple[int, int], ...] = ()
     """(first, last) offset of what cannot be read there, of at most a hundred places."""
+    unsettled_s: float = 0.0
+    """Only the leader knows: how long the oldest entry that is not settled has waited; 0: none waits."""
+    halted: str = ""
+    """Why what is settled is not applied there any more; empty: it is."""
 
 
 class NatsStatus(msgspec.Struct, frozen=True, gc=False):
@@ -160,6 +165,8 @@ class Status(msgspec.Struct, frozen=True, gc=False, tag="status"):
     topics_count: int = 0
     nats: NatsStatus | None = None
     """None: no NATS server was named to it, and nothing that it leads asks for one."""
+    health: Health | None = None
+    """None: its version does not say."""
 
 
 class Image(msgspec.Struct, frozen=True, tag="image"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from quorate.core import isr
 from quorate.core.entry import Member, Membership
@@ -10,6 +13,7 @@ from quorate.core.isr.leader import Leader as IsrLeader
 from quorate.core.leading import Leading
 from quorate.host import Hosted
 from quorate.machine.shards import State, Stored
+from quorate.node.health import health_of
 from quorate.node.requests import ReplicaStatus, Status
 
 if TYPE_CHECKING:
@@ -20,18 +24,38 @@ FAULTY_NAMED_MAX = 100
 
 
 def status_of(node: Node) -> Status:
-    hosted = node.host.hosted.values()
-    known = node.connected, node.links.dropped_count
-    if not node.config.voters:
-        return Status(node.id, *known, tuple(map(replica_status, hosted)), nats=node.nats_status())
+    now = time.monotonic()
+    has_image = bool(node.config.voters)
+    replicas = tuple(
+        replica_status(
+            each,
+            node.metadata.image.shard(each.partition) if has_image else None,
+            unsettled_s=node.unsettled.age_s(each.partition, now),
+        )
+        for each in node.host.hosted.values()
+    )
+    status = Status(
+        node.id,
+        node.connected,
+        node.links.dropped_count,
+        replicas,
+        nats=node.nats_status(),
+        health=health_of(node),
+    )
+    if not has_image:
+        return status
     image = node.metadata.image
-    replicas = tuple(replica_status(each, image.shard(each.partition)) for each in hosted)
-    nodes = tuple(sorted(image.nodes)) if node.metadata.is_registered else ()
-    controller, topics_count = node.metadata.controller, len(image.topics)
-    return Status(node.id, *known, replicas, controller, nodes, topics_count, node.nats_status())
+    return msgspec.structs.replace(
+        status,
+        metadata_leader=node.metadata.controller,
+        registered=tuple(sorted(image.nodes)) if node.metadata.is_registered else (),
+        topics_count=len(image.topics),
+    )
 
 
-def replica_status(hosted: Hosted, stored: Stored | None = None) -> ReplicaStatus:
+def replica_status(
+    hosted: Hosted, stored: Stored | None = None, *, unsettled_s: float = 0.0
+) -> ReplicaStatus:
     """`stored`: what whoever oversees it has written of it."""
     replica, membership = hosted.replica, membership_of(hosted, stored)
     return ReplicaStatus(
@@ -49,6 +73,8 @@ def replica_status(hosted: Hosted, stored: Stored | None = None) -> ReplicaStatu
         base=replica.log.base.offset,
         in_sync=in_sync(replica, membership.ensemble),
         faulty=tuple((span.first_offset, span.last.offset) for span in replica.log.faulty[:FAULTY_NAMED_MAX]),
+        unsettled_s=unsettled_s,
+        halted=hosted.halted or "",
     )
 
 

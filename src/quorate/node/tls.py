@@ -12,6 +12,7 @@ import ssl
 from pathlib import Path
 
 from quorate.node.address import BadConfig
+from quorate.node.certificates import certificates_of
 from quorate.node.listeners import Listeners, TlsConfig, letters_listener
 
 VERSION_LEAST = ssl.TLSVersion.TLSv1_2
@@ -25,6 +26,8 @@ class Security:
         """Who connects, by listener; those that are not here speak without TLS."""
         self.to_nodes: ssl.SSLContext | None = None
         """This node connects to others; None: without TLS."""
+        self.certificates = certificates_of(listeners)
+        """Those that are used until the node is started anew, whatever becomes of their files."""
         for name, listener in listeners.items():
             if listener.tls is None:
                 continue

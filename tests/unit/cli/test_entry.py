@@ -10,7 +10,7 @@ import pytest
 from quorate import __version__
 from quorate.cli.entry import app, run
 
-COMMANDS = ("up", "format", "node", "sim", "sweep", "mutants", "scenario", "bench", "demo")
+COMMANDS = ("up", "format", "node", "sim", "sweep", "mutants", "scenario", "bench", "demo", "doctor")
 QUORATE = (sys.executable, "-m", "quorate")
 
 

@@ -1,0 +1,263 @@
+"""What is set so that it contradicts itself, or what somebody wanted: copies, racks, retention, votes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from quorate.cli import say
+from quorate.cli.doctor_facts import (
+    NOTE,
+    THE_METADATA_GROUP,
+    WARNING,
+    Facts,
+    Finding,
+    Place,
+    named,
+    nodes_named,
+)
+from quorate.core.quorum import majority
+from quorate.node.metadata import REPLICAS_COUNT, REPLICAS_SETTING
+from quorate.node.overseers import MIN_ISR, min_isr
+from quorate.node.placement import rack_of
+from quorate.node.retention import (
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    SEGMENT_MS,
+    SEGMENT_MS_DEFAULT,
+    UNLIMITED,
+)
+from quorate.storage.settings import StoreSettings
+
+REPLICATION = "quorate.replication"
+SEGMENT_BYTES_LEAST = 16 << 10
+VOTERS_WANTED = 3
+
+
+def setting_findings(facts: Facts) -> Iterator[Finding]:
+    yield from _copies(facts)
+    yield from _in_sync(facts)
+    yield from _defaults(facts)
+    yield from _retention(facts)
+    yield from _racks(facts)
+    yield from _voters(facts)
+
+
+def _copies(facts: Facts) -> Iterator[Finding]:
+    """A topic that is to have more is not told so again."""
+    alike: dict[int, list[Place]] = {}
+    for place in facts.partitions():
+        alike.setdefault(len(place.topic.wanted(place.number)), []).append(place)
+    for count, identity in ((1, "one-copy"), (2, "two-copies")):
+        places = alike.get(count, [])
+        if not places:
+            continue
+        names = tuple(dict.fromkeys(place.topic.name for place in places))
+        commands = []
+        for name in names:
+            place = next(each for each in places if each.topic.name == name)
+            held = {member.node for member in place.topic.wanted(place.number)}
+            if free := [node for node in sorted(facts.statuses) if node not in held][: VOTERS_WANTED - count]:
+                commands.append(f"quorate topic add {name} --node {','.join(map(str, free))}")
+        what = "a lost disk loses everything, and nothing is written or read while that node is away"
+        if count == 2:
+            what = "nothing can be written while either node is away"
+        is_bad = count == 1 and len(facts.image.nodes) > 1
+        yield Finding(
+            identity,
+            WARNING if is_bad else NOTE,
+            named(names),
+            f"{'a single copy' if count == 1 else 'two copies'}: {what}",
+            "let three nodes copy it"
+            if commands
+            else "three nodes are needed to have three copies: add nodes",
+            tuple(commands),
+            partitions=tuple(place.name for place in places),
+        )
+
+
+def _in_sync(facts: Facts) -> Iterator[Finding]:
+    for topic in facts.image.topics:
+        counts = [len(ensemble) for ensemble in topic.ensembles]
+        asked = topic.config.get(MIN_ISR)
+        if topic.replication == "isr":
+            tight = [
+                number
+                for number, count in enumerate(counts)
+                # With two a majority is both: that is said of two copies.
+                if count > 2 and min_isr(topic, number) == count
+            ]
+            if tight:
+                spare = [
+                    node for node in sorted(facts.statuses) if node not in _nodes(Place(topic, tight[0]))
+                ]
+                yield Finding(
+                    "min-insync-all",
+                    WARNING,
+                    topic.name,
+                    f"{MIN_ISR} is {asked}, and it has as many copies: whenever one of them is away, nothing "
+                    "can be written",
+                    "let it have one copy more; the setting itself stays as it is from a topic's creation on",
+                    tuple(f"quorate topic add {topic.name} --node {node}" for node in spare[:1]),
+                    partitions=tuple(f"{topic.name}/{number}" for number in tight),
+                )
+        elif asked is not None and asked.isdecimal() and int(asked) > majority(min(counts)):
+            yield Finding(
+                "min-insync-unheeded",
+                WARNING,
+                topic.name,
+                f"{MIN_ISR} is {asked}, but of {min(counts)} copies {majority(min(counts))} settle a write "
+                f"in topics of {topic.replication}: no more than that are sure to have it",
+                "say what is so, or let it have more copies",
+                (f"quorate topic alter {topic.name} --reset {MIN_ISR}",),
+            )
+
+
+def _defaults(facts: Facts) -> Iterator[Finding]:
+    """What new topics get must fit together, or each of them is refused."""
+    config = facts.image.cluster.config
+    copies = min(int(config.get(REPLICAS_SETTING, REPLICAS_COUNT)), max(len(facts.image.nodes), 1))
+    asked = config.get(MIN_ISR)
+    if asked is None:
+        return
+    possible = copies if config.get(REPLICATION) == "isr" else majority(copies)
+    if int(asked) > possible:
+        yield Finding(
+            "defaults-contradict",
+            WARNING,
+            "new topics",
+            f"they get {copies} {'copy' if copies == 1 else 'copies'} and {MIN_ISR}={asked}, of which "
+            f"{possible} is the most that is possible: whoever creates one without saying otherwise is refused",
+            "let one of the two be another",
+            (f"quorate cluster alter --config {MIN_ISR}={possible}",),
+        )
+
+
+def _retention(facts: Facts) -> Iterator[Finding]:
+    for topic in facts.image.topics:
+        if not topic.is_tables and (finding := _kept_for_longer(topic.config, topic.name)):
+            yield finding
+    if finding := _kept_for_longer(facts.image.cluster.config, ""):
+        yield finding
+
+
+def _kept_for_longer(config: Mapping[str, str], topic: str) -> Finding | None:
+    """Whole segments go: one that spans more than is to be kept keeps its oldest record until all of it may go."""
+    alter = f"quorate topic alter {topic}" if topic else "quorate cluster alter"
+    whats: list[str] = []
+    settings: list[str] = []
+    keep_ms = int(config.get(RETENTION_MS, UNLIMITED))
+    segment_ms = int(config.get(SEGMENT_MS, SEGMENT_MS_DEFAULT))
+    if 0 <= keep_ms < segment_ms:
+        whats.append(
+            f"{RETENTION_MS} is {say.duration(keep_ms / 1000)}, but a segment takes records for "
+            f"{say.duration(segment_ms / 1000)} ({SEGMENT_MS})"
+        )
+        settings.append(f"--config {SEGMENT_MS}={max(1, keep_ms)}")
+    keep_bytes = int(config.get(RETENTION_BYTES, UNLIMITED))
+    segment_bytes = int(config.get(SEGMENT_BYTES, StoreSettings().segment_bytes))
+    if 0 <= keep_bytes < segment_bytes:
+        whats.append(
+            f"{RETENTION_BYTES} is {say.bytes_count(keep_bytes)}, but a segment grows to {say.bytes_count(segment_bytes)} "
+            f"({SEGMENT_BYTES})"
+        )
+        settings.append(f"--config {SEGMENT_BYTES}={max(SEGMENT_BYTES_LEAST, keep_bytes)}")
+    if not settings:
+        return None
+    return Finding(
+        "retention-below-segment",
+        WARNING,
+        topic or "new topics",
+        f"{'; '.join(whats)}: only whole segments go, so more is kept, and for longer, than was asked for",
+        "let segments be smaller than what is kept",
+        (f"{alter} {' '.join(settings)}",),
+    )
+
+
+# ---- where copies lie ----
+
+
+def _racks(facts: Facts) -> Iterator[Finding]:
+    infos = facts.infos
+    unknown = tuple(node for node, info in sorted(infos.items()) if not info.rack)
+    if not infos or len(unknown) == len(infos):
+        return
+    if unknown:
+        yield Finding(
+            "racks-unknown",
+            NOTE,
+            nodes_named(unknown),
+            "it is not said where they stand, and of other nodes it is: each of them is taken for a rack of "
+            "its own",
+            "say so in their configuration (`rack`), and start them anew, one after the other",
+            ("QUORATE_RACK=b quorate node --config node.toml",),
+            nodes=unknown,
+        )
+    racks = {node: rack_of(info) for node, info in infos.items()}
+    crowded: list[str] = []
+    commands: list[str] = []
+    for place in facts.partitions():
+        nodes = [node for node in _nodes(place) if node in racks]
+        used = Counter(racks[node] for node in nodes)
+        if len(used) >= min(len(nodes), len(set(racks.values()))):
+            continue
+        crowded.append(place.name)
+        free = [node for node in sorted(facts.statuses) if node in racks and racks[node] not in used]
+        going = [node for node in nodes if used[racks[node]] > 1]
+        if free and going:
+            commands.append(f"quorate topic replace {place.name} --node {going[-1]} --with {free[0]}")
+    if crowded:
+        yield Finding(
+            "racks-not-used",
+            WARNING,
+            named(crowded),
+            "copies lie in fewer racks than there are, so one of them may take several at once: they were "
+            "placed before there were as many, or moved since",
+            "move a copy into a rack that has none",
+            tuple(commands),
+            partitions=tuple(crowded),
+        )
+
+
+def _nodes(place: Place) -> list[int]:
+    return [member.node for member in place.topic.wanted(place.number)]
+
+
+# ---- votes ----
+
+
+def _voters(facts: Facts) -> Iterator[Finding]:
+    voters = {member.node for member in facts.voters()}
+    spare = [node for node in sorted(facts.infos) if node in facts.statuses and node not in voters]
+    count, nodes_count = len(voters), len(facts.infos)
+    if not count:
+        return
+    if count < VOTERS_WANTED <= nodes_count:
+        who = f"{nodes_named(sorted(voters))} {'votes' if count == 1 else 'vote'}"
+        yield Finding(
+            "voters-few",
+            WARNING,
+            THE_METADATA_GROUP,
+            f"only {who}: if {'it' if count == 1 else 'one of them'} goes, nothing can be created, deleted "
+            f"or moved, though there are {nodes_count} nodes",
+            "let three vote",
+            tuple(f"quorate cluster add {node}" for node in spare[: VOTERS_WANTED - count]),
+            nodes=tuple(sorted(voters)),
+        )
+    elif count % 2 == 0:
+        leader = facts.statuses[min(facts.statuses)].metadata_leader if facts.statuses else 0
+        goes = next((node for node in sorted(voters, reverse=True) if node != leader), 0)
+        more = [f"quorate cluster add {spare[0]}"] if spare else []
+        fewer = [f"quorate cluster remove {goes}"] if count > VOTERS_WANTED else []
+        yield Finding(
+            "voters-even",
+            NOTE,
+            THE_METADATA_GROUP,
+            f"{count} nodes vote, and survive the loss of {count - majority(count)}, as {count - 1} would: "
+            "one more to wait for, and nothing won",
+            "let an odd number vote"
+            + ("" if more or fewer else ": a third node is needed for the loss of one to be survived"),
+            tuple((more or fewer)[:1]),
+            nodes=tuple(sorted(voters)),
+        )

@@ -1,0 +1,269 @@
+"""`quorate doctor` over real clusters with real troubles: it finds what was planted, and says when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from quorate.bench.cluster_processes import START_TIMEOUT_S
+from quorate.client import create_group
+from quorate.core.entry import partition_of
+from quorate.machine.metadata import METADATA
+from quorate.node.client import Client
+from tests.cluster.growing import held_by
+from tests.cluster.person import Operator
+from tests.cluster.proxied import ProxiedCluster
+from tests.cluster.secured import SecuredCluster, needs_openssl
+from tests.cluster.support import expect_no_traceback, run
+from tests.cluster.test_faults import FULL_NODE, SMALL_SEGMENTS, damage
+
+pytestmark = pytest.mark.cluster
+
+FOUND_TIMEOUT_S = 90.0
+OF_THIS_MACHINE = {"disk-filling", "clocks-apart"}
+"""Its disk may be nearly full, whoever tests; and where it is busy, one answer may come late."""
+
+Found = dict[str, dict[str, Any]]
+
+
+def doctor(bootstrap: str) -> tuple[int, Found]:
+    done = Operator(bootstrap).types("doctor --json")
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stderr == ""
+    view = json.loads(done.stdout)
+    return done.returncode, {
+        each["id"]: each for each in view["findings"] if each["id"] not in OF_THIS_MACHINE
+    }
+
+
+async def finds(cluster: ProxiedCluster, *kinds: str) -> Found:
+    """Asked until all of these are found: a moment after something happened not everybody knows of it."""
+    deadline = monotonic() + FOUND_TIMEOUT_S
+    while True:
+        code, found = await asyncio.to_thread(doctor, cluster.bootstrap)
+        if found.keys() >= set(kinds):
+            assert code == 1
+            return found
+        assert monotonic() < deadline, f"{kinds} are not all in {list(found)}"
+
+
+async def finds_nothing(cluster: ProxiedCluster, but: tuple[str, ...] = ()) -> None:
+    deadline = monotonic() + FOUND_TIMEOUT_S
+    while (found := (await asyncio.to_thread(doctor, cluster.bootstrap))[1]).keys() - set(but):
+        assert monotonic() < deadline, found
+
+
+def write(bootstrap: str, topic: str, count: int, size: int = 100) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "message.timeout.ms": 30_000})
+    failed: list[object] = []
+    for _ in range(count):
+        producer.produce(topic, bytes(size), partition=0, on_delivery=lambda error, _: failed.append(error))
+    assert producer.flush(START_TIMEOUT_S) == 0
+    assert failed == [None] * count
+
+
+async def started(cluster: ProxiedCluster, client: Client) -> Operator:
+    cluster.start()
+    await cluster.until_registered(client)
+    return Operator(cluster.bootstrap)
+
+
+async def led_by(cluster: ProxiedCluster, client: Client, topic: str) -> int:
+    (asked, *_) = [node for node, process in cluster.nodes.items() if process.process is not None]
+    (found,) = (await client.image(asked, (topic,))).topics
+    return await cluster.leader(client, partition_of(found.id, 0))
+
+
+def test_settings_dead_nodes_and_a_lost_majority(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ProxiedCluster(tmp_path) as cluster, cluster.client() as client:
+            person = await started(cluster, client)
+            await asyncio.to_thread(person.does, "topic create events --partitions 2")
+            await asyncio.to_thread(person.does, "topic create synced --replication isr")
+            await finds_nothing(cluster)
+            await asyncio.to_thread(person.does, "topic create lonely --replicas 1")
+            await asyncio.to_thread(person.does, "topic alter events --config retention.ms=1000")
+            found = await finds(cluster, "one-copy", "retention-below-segment")
+            assert set(found) == {"one-copy", "retention-below-segment"}
+            pasted = found["retention-below-segment"]["commands"][0]
+            assert pasted.endswith(f" -b {cluster.bootstrap}")
+            await asyncio.to_thread(subprocess.run, [sys.executable, "-m", *pasted.split()], check=True)
+            (pasted,) = found["one-copy"]["commands"]
+            await asyncio.to_thread(subprocess.run, [sys.executable, "-m", *pasted.split()], check=True)
+            await finds_nothing(cluster)
+
+            leader = await cluster.leader(client, METADATA)
+            followers = [node for node in cluster.nodes if node != leader]
+            cluster.nodes[followers[0]].kill()
+            found = await finds(cluster, "node-silent", "voters-away", "copies-away")
+            assert found["node-silent"]["nodes"] == [followers[0]]
+            assert "one more goes, nothing can be written" in found["copies-away"]["what"]
+            assert {"events/0", "events/1"} <= set(found["copies-away"]["partitions"])
+            cluster.nodes[followers[1]].kill()
+            found = await finds(cluster, "metadata-no-majority", "partition-leaderless")
+            assert next(iter(found)) == "metadata-no-majority", "the worst comes first"
+            assert found["partition-leaderless"]["severity"] == "critical"
+            for node in followers:
+                cluster.nodes[node].start()
+            await finds_nothing(cluster, but=("node-restarted",))
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def test_cut_links_and_copies_that_fall_behind(tmp_path: Path) -> None:
+    """One way: the leader hears its follower, which answers `quorate doctor`, and gets nothing to follow."""
+
+    async def main() -> None:
+        async with ProxiedCluster(tmp_path) as cluster, cluster.client() as client:
+            person = await started(cluster, client)
+            await asyncio.to_thread(person.does, "topic create events")
+            leader = await led_by(cluster, client, "events")
+            follower = next(node for node in cluster.nodes if node != leader)
+            cluster.links[leader, follower].set(cut=True)
+            await asyncio.to_thread(write, cluster.bootstrap, "events", 20)
+            found = await finds(cluster, "nodes-apart", "copy-behind")
+            assert follower in found["nodes-apart"]["nodes"]
+            assert found["copy-behind"]["nodes"] == [follower]
+            cluster.heal()
+            await finds_nothing(cluster)
+
+            cluster.nodes[follower].send(signal.SIGSTOP)
+            try:
+                found = await finds(cluster, "node-silent", "copies-away")
+                assert (
+                    "nothing for 5 s" in found["node-silent"]["what"]
+                    or "no answer" in found["node-silent"]["what"]
+                )
+            finally:
+                cluster.nodes[follower].send(signal.SIGCONT)
+            await finds_nothing(cluster)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def test_damage_and_a_full_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = ProxiedCluster(tmp_path, store=SMALL_SEGMENTS, scrub_every_s=0.5)
+        signs = {node: tmp_path / f"full-{node}" for node in cluster.nodes}
+        for node, process in cluster.nodes.items():
+            process.command = (sys.executable, str(FULL_NODE), str(signs[node]))
+        async with cluster, cluster.client() as client:
+            person = await started(cluster, client)
+            await asyncio.to_thread(person.does, "topic create events")
+            await asyncio.to_thread(write, cluster.bootstrap, "events", 300, 2_000)
+            node = await led_by(cluster, client, "events")
+            cluster.nodes[node].kill()
+            assert damage(cluster.nodes[node].directory) >= 1
+            cluster.cut_off(node)  # Or it would be mended before anybody looks.
+            cluster.nodes[node].start()
+            found = await finds(cluster, "copy-damaged", "nodes-apart")
+            assert (found["copy-damaged"]["nodes"], found["copy-damaged"]["partitions"]) == (
+                [node],
+                ["events/0"],
+            )
+            cluster.heal()
+            await finds_nothing(cluster)
+
+            signs[node].touch()
+            full = asyncio.create_task(writing_on(cluster.bootstrap))
+            try:
+                found = await finds(cluster, "disk-full")
+                assert (found["disk-full"]["nodes"], found["disk-full"]["severity"]) == ([node], "critical")
+            finally:
+                signs[node].unlink()
+                full.cancel()
+                with suppress(asyncio.CancelledError):
+                    await full
+            await finds_nothing(cluster)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+async def writing_on(bootstrap: str) -> None:
+    while True:
+        await asyncio.to_thread(write, bootstrap, "events", 20, 20_000)
+
+
+def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
+    """Of two copies one hangs; leaders change by order only, so nobody but a person can decide."""
+    confirm = {"automatic": False, "election_timeout_s": 0.5, "heartbeat_s": 0.1}
+
+    async def main() -> None:
+        async with ProxiedCluster(tmp_path, confirm=confirm) as cluster, cluster.client() as client:
+            person = await started(cluster, client)
+            await asyncio.to_thread(
+                create_group, cluster.bootstrap, "bank", replication="confirm", replicas_count=2
+            )
+            (group,) = (await client.image(1, ("bank",))).topics
+            leads, follows = (member.node for member in group.ensembles[0])
+            found = await finds(cluster, "partition-leaderless")
+            assert any(
+                command.startswith("quorate table promote bank --node")
+                for command in found["partition-leaderless"]["commands"]
+            )
+            await asyncio.to_thread(person.brings_about, f"table promote bank --node {leads}")
+            await asyncio.to_thread(person.does, "table create bank/t id:int value:int --key id")
+            cluster.nodes[follows].send(signal.SIGSTOP)
+            put = [
+                sys.executable,
+                "-m",
+                "quorate",
+                "table",
+                "put",
+                "bank/t",
+                "1",
+                "2",
+                "-b",
+                cluster.bootstrap,
+            ]
+            putting = await asyncio.create_subprocess_exec(*put, stderr=subprocess.DEVNULL)
+            try:
+
+                async def waits() -> bool | None:
+                    replica = held_by(await cluster.answers(client), partition_of(group.id, 0))[leads]
+                    return replica.unsettled_s >= 10.0 or None
+
+                await cluster.until(waits, "the transaction to wait for long")
+                found = await finds(cluster, "unsettled")
+            finally:
+                cluster.nodes[follows].send(signal.SIGCONT)
+                with suppress(ProcessLookupError):
+                    putting.kill()
+                await putting.wait()
+            assert found["unsettled"]["partitions"] == ["bank/0"]
+            assert "a transaction waits for" in found["unsettled"]["what"]
+            assert (
+                f"quorate table promote bank --node {leads} --roll-back" in found["unsettled"]["commands"][-1]
+            )
+            await finds_nothing(cluster, but=("two-copies",))
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+@needs_openssl
+def test_certificates_that_end_soon(tmp_path: Path) -> None:
+    with SecuredCluster(tmp_path) as cluster:
+        cluster.start()
+        command = [sys.executable, "-m", "quorate", "--access", str(cluster.access), "doctor", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_TIMEOUT_S)
+        assert done.returncode == 1, done.stderr
+        found = [each for each in json.loads(done.stdout)["findings"] if each["id"] == "certificate-ends"]
+    listeners = [f"node {node}, listeners.{name}" for node in (1, 2, 3) for name in ("nodes", "outside")]
+    for listener in listeners:
+        assert any(each["where"] == f"{listener}.tls.cert" for each in found)
+    assert {each["severity"] for each in found} == {"critical"}
+    assert all("ends in 2 days" in each["what"] or "hours" in each["what"] for each in found)
