@@ -17,6 +17,7 @@ import typer
 
 from quorate import __version__
 from quorate.cli import (
+    backup,
     bench,
     cluster,
     demo,
@@ -52,6 +53,7 @@ for part in (
     topic,
     table,
     cluster,
+    backup,
     user,
     format,
     run_node,
