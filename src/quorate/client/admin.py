@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -20,7 +20,8 @@ from quorate.wire.entities import make
 from quorate.wire.messages import Api, request_class
 
 CREATE_VERSION, DELETE_VERSION, METADATA_VERSION = 7, 5, 12
-ALTER_VERSION, ADD_VERSION = 1, 3
+ALTER_VERSION, ADD_VERSION, PRODUCER_VERSION = 1, 3, 4
+PAUSE_S = 0.05
 TOPIC, NODE, SET, RESET = 2, 4, 0, 1
 """Kafka's numbers for what settings are of, and for what is done to them."""
 EVERY_NODE = ""
@@ -116,6 +117,27 @@ def find_nodes(cluster: Cluster) -> tuple[str, dict[int, tuple[str, int]]]:
     answer = _ask(cluster, cluster.ask_anybody, Api.METADATA, METADATA_VERSION, values)
     nodes = {int(broker.node_id): (str(broker.host), int(broker.port)) for broker in answer.brokers}
     return str(answer.cluster_id), dict(sorted(nodes.items()))
+
+
+def new_producer_id(cluster: Cluster) -> int:
+    """A number under which nobody else writes; raises Refused and Unreachable."""
+    values = {
+        "transactional_id": None,
+        "transaction_timeout": timedelta(0),
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+    deadline = monotonic() + cluster.timeout_s
+    while True:
+        answer = _ask(cluster, cluster.ask_anybody, Api.INIT_PRODUCER_ID, PRODUCER_VERSION, values)
+        if answer.error_code == ErrorCode.none:
+            return int(answer.producer_id)
+        said = answer.error_code.name.replace("_", " ")
+        if not answer.error_code.retriable:
+            raise Refused(f"a producer id: {said}")
+        if monotonic() >= deadline:
+            raise Unreachable(f"a producer id: {said}; is a majority of the nodes up?")
+        sleep(PAUSE_S)
 
 
 def _timeout(cluster: Cluster) -> timedelta:

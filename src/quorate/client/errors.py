@@ -80,6 +80,13 @@ class GroupReplaced(ClientError):
         super().__init__(f"group of tables {group!r} was deleted and created anew; open it again")
 
 
+class SnapshotLost(ClientError):
+    """A node does not know a snapshot any more: it was restarted, or nobody asked for too long."""
+
+    def __init__(self, group: str, node: int) -> None:
+        super().__init__(f"node {node} has lost the snapshot of {group!r} that was being read; begin again")
+
+
 class TransactionRefused(ClientError):
     """A transaction was settled and changed nothing: the tables say why."""
 

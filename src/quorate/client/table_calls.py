@@ -59,6 +59,7 @@ _EXPECTED: dict[type, type] = {
     wire.Get: wire.Rows,
     wire.Scan: wire.Rows,
     wire.AskTables: wire.Described,
+    wire.AskPiece: wire.Piece,
     wire.Promote: wire.Ordered,
     wire.Demote: wire.Ordered,
 }

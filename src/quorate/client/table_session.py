@@ -111,6 +111,14 @@ class Session:
         request = wire.AskTables(self.group, consistency, self._from(consistency), group_id=self._group_id)
         return self._call(request, judge, node=_at(node, consistency))
 
+    def piece(self, snapshot: bytes, number: int, node: int) -> Call[wire.Piece]:
+        def judge(piece: wire.Piece) -> wire.Piece:
+            return piece
+
+        offset = self._from(Consistency.COMMITTED)
+        request = wire.AskPiece(self.group, snapshot, number, offset=offset, group_id=self._group_id)
+        return self._call(request, judge, node=node)
+
     def promote(self, node: int, *, roll_back: bool) -> Call[int]:
         return self._call(wire.Promote(self.group, roll_back, self._group_id), _leader, node=node)
 

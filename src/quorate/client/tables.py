@@ -8,6 +8,7 @@ is what is settled anywhere; `local` is whatever that copy has applied, and may 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,9 +16,10 @@ from typing import Any, Self, TypeVar
 from quorate.client import admin
 from quorate.client.cluster import Cluster, in_words
 from quorate.client.connection import Connection
+from quorate.client.errors import SnapshotLost
 from quorate.client.looking_around import METADATA_VERSION, question, seen_in
 from quorate.client.security import Security
-from quorate.client.table_calls import Address, Call, Step
+from quorate.client.table_calls import Address, Call, Step, new_id
 from quorate.client.table_session import LIMIT, Executed, Pages, Session
 from quorate.tables import Condition, Operation, Result, Row, Table, Values
 from quorate.wire import tables as wire
@@ -137,6 +139,20 @@ class TableGroup:
     def describe(self, consistency: Consistency = Consistency.COMMITTED, *, node: int = 0) -> wire.Described:
         """Its tables, its protocol, who leads and who has copies."""
         return self._ask(self._session.describe(Consistency(consistency), node))
+
+    def snapshot(self, node: int) -> Iterator[bytes]:
+        """Everything that is settled on that node when the first piece is taken, all of one moment.
+
+        Raises SnapshotLost where the node has forgotten it half-way: begin again.
+        """
+        id_ = new_id()
+        for number in count():
+            piece = self._ask(self._session.piece(id_, number, node))
+            if piece.is_lost:
+                raise SnapshotLost(self.group, node)
+            yield piece.content
+            if piece.is_last:
+                return
 
     def promote(self, node: int, *, roll_back: bool = False) -> int:
         """Let that node lead (`confirm`); who leads now."""

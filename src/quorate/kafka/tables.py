@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quorate.core import commands
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import partition_of
@@ -45,8 +47,8 @@ def handle(broker: Broker, call: Call) -> None:
         _say(call, wire.Refused(f"{len(body):,} bytes are too many for a request about tables; {most}"))
         return
     request = wire.decode_request(body)
-    if isinstance(request, wire.Scan) != (call.head.api == TABLES_SCAN_API):
-        raise BadMessage(f"a scan, and nothing else, is asked for with api {TABLES_SCAN_API}")
+    if isinstance(request, wire.Scan | wire.AskPiece) != (call.head.api == TABLES_SCAN_API):
+        raise BadMessage(f"scans and snapshots, and nothing else, are asked for with api {TABLES_SCAN_API}")
     topic = broker.node.metadata.image.topics.get(request.group)
     if topic is None or request.group_id not in (b"", topic.id):
         call.door.run(_look_again(broker, call, request))
@@ -160,7 +162,7 @@ class Asked:
 
     # --- reading ---
 
-    def _read(self, request: wire.Get | wire.Scan | wire.AskResult | wire.AskTables) -> None:
+    def _read(self, request: wire.Get | wire.Scan | wire.AskResult | wire.AskTables | wire.AskPiece) -> None:
         topic = self._topic
 
         def looked(reply: Reply, found: Any) -> None:
@@ -173,6 +175,8 @@ class Asked:
                     found, topic.replication, leader, epoch, copies, reply.offset, topic.id
                 )
                 self._answer(described)
+            elif isinstance(request, wire.AskPiece):
+                self._answer(msgspec.structs.replace(found, group_id=topic.id))
             elif isinstance(request, wire.AskResult):
                 self._answer(wire.Done(found, group_id=topic.id))
             else:
@@ -180,7 +184,12 @@ class Asked:
                 self._answer(wire.Rows(tuple(rows), reply.offset, after, topic.id))
 
         offset = -1 if isinstance(request, wire.AskResult) else request.offset
-        self._query(_look(request), looked, Consistency(request.consistency.value), offset)
+        look = (
+            partial(self._broker.snapshots.piece, self._partition, request)
+            if isinstance(request, wire.AskPiece)
+            else _look(request)
+        )
+        self._query(look, looked, Consistency(request.consistency.value), offset)
 
     def _query(
         self,

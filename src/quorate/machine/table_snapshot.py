@@ -110,7 +110,7 @@ class Contents(NamedTuple):
 def read(data: bytes) -> Contents:
     """What the joined pieces say; raises DamagedSnapshot."""
     try:
-        parts = list(_parts(data))
+        parts = list(parts_of(data))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedSnapshot(f"a snapshot of tables cannot be read: {error}") from error
     if not parts or not isinstance(parts[0], Begin) or parts[0].format != FORMAT:
@@ -128,7 +128,8 @@ def read(data: bytes) -> Contents:
     return Contents(begin.settled, list(map(_filled, begin.tables, rows)), results)
 
 
-def _parts(data: bytes) -> Iterator[Begin | RowsChunk | ResultsChunk | End]:
+def parts_of(data: bytes) -> Iterator[Begin | RowsChunk | ResultsChunk | End]:
+    """Of one piece or more; raises what msgspec does."""
     view = memoryview(data)
     at = 0
     while at < len(view):

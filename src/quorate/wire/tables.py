@@ -21,7 +21,7 @@ from quorate.wire.cursor import BadMessage, Buffer
 TABLES_API = 20_000
 """Far from any number that Kafka uses."""
 TABLES_SCAN_API = 20_001
-"""Scans, whose answers are large: a node does one after the other of those that one client sends."""
+"""Scans and snapshots, whose answers are large: a node does one after the other of those that one client sends."""
 TABLES_VERSION = 0
 TABLES_REQUEST_BYTES_MAX = TRANSACTION_BYTES_MAX + (64 << 10)
 PAGE_ROWS_MAX = 1000
@@ -104,6 +104,22 @@ class AskTables(msgspec.Struct, frozen=True, tag="tables"):
     group_id: bytes = b""
 
 
+class AskPiece(msgspec.Struct, frozen=True, tag="piece?"):
+    """The next piece of a snapshot, which is of one moment: of that in which piece 0 was asked for.
+
+    Answered by `Piece`. Pieces are asked for one after the other, of one node; the last one may be asked for again.
+    """
+
+    group: str
+    snapshot: bytes
+    """Whoever asks makes it up: 16 bytes."""
+    number: int
+    consistency: Consistency = Consistency.COMMITTED
+    offset: int = -1
+    timeout_ms: int = 30_000
+    group_id: bytes = b""
+
+
 class Promote(msgspec.Struct, frozen=True, tag="promote"):
     """Let the node that is asked lead (`confirm`); answered by `Ordered`."""
 
@@ -119,7 +135,7 @@ class Demote(msgspec.Struct, frozen=True, tag="demote"):
     group_id: bytes = b""
 
 
-Request = Execute | Get | Scan | AskResult | AskTables | Promote | Demote
+Request = Execute | Get | Scan | AskResult | AskTables | AskPiece | Promote | Demote
 
 
 # --- answers ---
@@ -150,6 +166,15 @@ class Described(msgspec.Struct, frozen=True, tag="described"):
     """The nodes that have one."""
     offset: int = -1
     """Up to here entries are seen."""
+    group_id: bytes = b""
+
+
+class Piece(msgspec.Struct, frozen=True, tag="piece"):
+    content: bytes
+    """Joined, they are what machine/table_snapshot.py writes."""
+    is_last: bool = False
+    is_lost: bool = False
+    """The node knows nothing of this snapshot, any more: begin another one."""
     group_id: bytes = b""
 
 
@@ -195,7 +220,9 @@ class Elsewhere(msgspec.Struct, frozen=True, tag="elsewhere"):
     leader: int = 0
 
 
-Answer = Done | Rows | Described | Ordered | Again | Unknown | RolledBack | Refused | NoGroup | Elsewhere
+Answer = (
+    Done | Rows | Described | Piece | Ordered | Again | Unknown | RolledBack | Refused | NoGroup | Elsewhere
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -216,7 +243,7 @@ def size_of(request: Request) -> int:
 
 def encode_request(request: Request, correlation: int, client_id: str) -> bytes:
     name, body = client_id.encode(), _encode(request)
-    api = TABLES_SCAN_API if isinstance(request, Scan) else TABLES_API
+    api = TABLES_SCAN_API if isinstance(request, Scan | AskPiece) else TABLES_API
     size = _HEAD.size - 4 + _LENGTH.size + len(name) + len(body)
     head = _HEAD.pack(size, api, TABLES_VERSION, correlation)
     return b"".join((head, _LENGTH.pack(len(name)), name, body))
