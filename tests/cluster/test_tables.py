@@ -150,6 +150,9 @@ def test_local_reads_see_what_may_be_taken_back_and_others_do_not(tmp_path: Path
                 AsyncTableGroup(cluster.bootstrap, GROUP, timeout_s=TIMEOUT_S) as writer,
                 AsyncTableGroup(cluster.bootstrap, GROUP, timeout_s=1.0) as reader,
             ):
+                # Both are connected by now: a leader that hears nobody stands down before long.
+                assert await value_of(writer, Consistency.LINEARIZABLE) == 0
+                assert await value_of(reader, Consistency.LOCAL, node=leader) == 0
                 async with paused(cluster, *followers):
                     writing = asyncio.create_task(writer.execute(ONE_MORE))
                     await until_value(reader, 1, Consistency.LOCAL, node=leader)

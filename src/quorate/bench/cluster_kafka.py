@@ -36,7 +36,8 @@ REPLICATION = "quorate.replication"
 PRODUCE_VERSION = 7
 ACKS_ALL = -1
 ANSWER_TIMEOUT_S = 30.0
-TOPIC_TIMEOUT_S = 120.0
+TOPIC_TIMEOUT_S = READY_TIMEOUT_S = 120.0
+"""A machine that is busy with something else takes long to start processes."""
 TRIES = 5
 _CORRELATION_AT = 8
 _NUMBER = struct.Struct(">i")
@@ -92,7 +93,7 @@ class KafkaCluster(Cluster):
                 found = await self.statuses(asked)
                 return all(status.registered == tuple(self.nodes) for status in found) or None
 
-            await self.until(known, "every node to be registered")
+            await self.until(known, "every node to be registered", READY_TIMEOUT_S)
 
 
 def produce_request(topic: str, batch: bytes) -> bytearray:

@@ -105,14 +105,15 @@ def _table(quick: bool, _: Path | None) -> Report:
 
 def _cluster(quick: bool, directory: Path | None, *, only: tuple[str, ...], protocol: str | None) -> Report:
     from quorate.bench import cluster
-    from quorate.bench.cluster_processes import ClusterFailed
+    from quorate.client.errors import ClientError
     from quorate.machine.metadata import REPLICATIONS
+    from quorate.node.child import ChildFailed
 
     if protocol is not None and protocol not in REPLICATIONS:
         raise no_such("protocol", protocol, REPLICATIONS)
     try:
         return cluster.run(say.progress_line, directory=directory, quick=quick, only=only, protocol=protocol)
-    except ClusterFailed as failed:
+    except (ChildFailed, ClientError) as failed:
         raise WrongUsage(f"the cluster did not do what it must: {failed}") from failed
 
 

@@ -36,12 +36,12 @@ def test_bounds_are_of_tunables_that_there_are() -> None:
 
 def test_only_protocols_with_operators_have_their_tunables() -> None:
     only = set(numbers_of("coordinated")) - set(numbers_of("raft"))
-    assert only == {"operators_count", "store_latency_s", "suspect_after_s", "watch_s", "whole"}
+    assert only == {"operators_count", "store_latency_s", "suspect_after_s", "watch_s", "whole", "whole_logs"}
     assert set(numbers_of("raft")) < set(numbers_of("coordinated"))
     assert set(numbers_of("isr")) - set(numbers_of("coordinated")) == {
         *("lag_s", "min_isr_share", "report_s", "watched")
     }
-    assert set(numbers_of("coordinated")) < set(numbers_of("isr"))
+    assert set(numbers_of("coordinated")) - {"whole_logs"} < set(numbers_of("isr"))
 
 
 def test_confirm_has_a_little_more_than_raft() -> None:
