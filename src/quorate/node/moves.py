@@ -42,8 +42,8 @@ def next_step(stored: State, wanted: Collection[Member], before: Collection[Memb
 def _of_operator(shard: Shard, wanted: set[Member]) -> Step:
     """One comes before another goes, as long as there are no more than are wanted.
 
-    In a swap the old one counts no more while the new one is filled, which may take long: that is for disks that are
-    lost, and count for nothing anyway.
+    In a swap the old one counts no more while the new one is filled, which may take long: that is for disks that
+    are lost, and count for nothing anyway.
     """
     change, here = shard.reconfiguration, set(shard.ensemble)
     if shard.status is not Status.STEADY:
