@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -271,7 +272,7 @@ def rebalance(
         return await _carry_out(orders, before, after, throttle, no_wait=no_wait, timeout_s=timeout)
 
     done = carry_out(servers, work)
-    lines = done.pop("lines", None) or [*_plan_lines(done), *_in_words(done, dry_run=dry_run)]
+    lines = [*_plan_lines(done), _in_words(done, dry_run=dry_run)]
     say.result(lines, {**done, "dry_run": dry_run}, json=json)
 
 
@@ -348,19 +349,19 @@ def _plan_lines(done: dict[str, Any]) -> list[str]:
     return told(before, after)
 
 
-def _in_words(done: dict[str, Any], *, dry_run: bool) -> list[str]:
+def _in_words(done: dict[str, Any], *, dry_run: bool) -> str:
     from quorate.cli.moving import counted
 
-    moved, changes = counted(done["copies_moved"], "copy").replace("copys", "copies"), done["changes"]
+    count, changes = done["copies_moved"], done["changes"]
+    moved = "1 copy" if count == 1 else f"{count:,} copies"
     held = ", ".join(f"node {node}: {count}" for node, count in done["held"].items())
     if dry_run:
-        return [f"{moved} would be moved; copies then: {held}" if changes else f"all is even; copies: {held}"]
+        return f"{moved} would be moved; copies then: {held}" if changes else f"all is even; copies: {held}"
     if not done["is_so"]:
-        return [f"{moved} are ordered to move; `quorate cluster status` shows how far"]
+        return f"ordered to move: {moved}; `quorate cluster status` shows how far"
     if not changes and not done["waited_for"] and not done["leaders"]:
-        return [f"all is even already; copies: {held}"]
-    leaders = counted(done["leaders"], "leader")
-    return [f"{moved} moved, {leaders} handed over; copies: {held}"]
+        return f"all is even already; copies: {held}"
+    return f"{moved} moved, {counted(done['leaders'], 'leader')} handed over; copies: {held}"
 
 
 # ---- calling off ----
@@ -378,7 +379,9 @@ def stop_moves(
     stop(servers, open_changes, no_wait=no_wait, timeout_s=timeout, json=json)
 
 
-def stop(servers: str, which: Any, *, no_wait: bool, timeout_s: float, json: bool) -> None:
+def stop(
+    servers: str, which: Callable[[Image], list[Where]], *, no_wait: bool, timeout_s: float, json: bool
+) -> None:
     """`which`: from an image to the partitions that are meant."""
     from quorate.cli.how_far import until_reached
     from quorate.cli.moving import call_off, counted

@@ -136,15 +136,17 @@ async def call_off(orders: Orders, wheres: Collection[Where]) -> tuple[list[Wher
     image = orders.seen
     called, going_on = [], []
     orders.stands = f"{STANDS}; `quorate cluster status` shows how far"
+    known = {info.node for info in image.nodes}
     for topic, number in changing(image, wheres):
         settled = [member.node for member in topic.ensembles[number]]
-        wanted = [member.node for member in topic.wanted(number)]
-        known = {info.node for info in image.nodes}
         lost = any((topic.name, number, node) in image.lost_now for node in settled)
-        if settled == wanted or lost or not known.issuperset(settled):
+        if lost or not known.issuperset(settled):
             going_on.append((topic.name, number))
             continue
-        await orders.change_topic(topic, number, settled)
+        if (
+            topic.wanted(number) != topic.ensembles[number]
+        ):  # Else it was called off before, and is on its way.
+            await orders.change_topic(topic, number, settled)
         called.append((topic.name, number))
     return called, going_on
 

@@ -76,7 +76,8 @@ class Host:
         self._wall_ms = wall_ms
         self._boot = rng.getrandbits(63)
         self._detector = Detector(settings.detector)
-        self._pacer = Pacer(lambda: self._now)
+        self.pacer = Pacer(lambda: self._now)
+        """What goes to copies that do not count yet."""
         self._queue: deque[tuple[Hosted, events.Event, Context]] = deque()
         self._draining = False
         self._deadlines: list[tuple[float, int, Hosted]] = []
@@ -95,8 +96,8 @@ class Host:
             self.store,
             self._feeder,
             self._snapshots,
-            Sender(self.store, self._send, self._snapshots.is_whole, self._pacer),
-            self._pacer,
+            Sender(self.store, self._send, self._snapshots.is_whole, self.pacer),
+            self.pacer,
             settled=self._settled,
             tell=self._tell_now,
             report=self._report,
@@ -322,7 +323,7 @@ class Host:
         while heap and heap[0][2].scheduled != heap[0][0]:
             heappop(heap)
         due = heap[0][0] if heap else None
-        for other in (self._detector.deadline, self.store.deadline(), self._pacer.deadline):
+        for other in (self._detector.deadline, self.store.deadline(), self.pacer.deadline):
             if other is not None and (due is None or other < due):
                 due = other
         return due
@@ -346,14 +347,14 @@ class Host:
             self._send(peer, Parcel(None, Member(self.node, 0), Ping(self._boot)))
         for peer in suspected:
             self.suspect(peer)
-        self._pacer.go_on()
+        self.pacer.go_on()
         self._drain()
         self.store.tick(now)
 
     def pace(self, now: float, rate: int) -> None:
         """Send so many bytes a second, of all replicas, to copies that do not count yet; below 0: as many as go."""
         self._now = now
-        self._pacer.set_rate(rate)
+        self.pacer.set_rate(rate)
         self._drain()
 
     def _watch_peers(self) -> None:

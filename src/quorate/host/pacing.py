@@ -22,6 +22,8 @@ class Pacer:
         self._at = 0.0
         """When that was owed."""
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self.moved_bytes = 0
+        """What was read so far."""
 
     @property
     def deadline(self) -> float | None:
@@ -29,6 +31,10 @@ class Pacer:
         if not self._waiting or self._rate <= 0:
             return None
         return self._at + self._owed_bytes / self._rate
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
 
     def set_rate(self, rate: int) -> None:
         """In bytes a second; 0: nobody begins, below: everybody does."""
@@ -43,6 +49,7 @@ class Pacer:
 
     def spent(self, *, expected: int, bytes_count: int) -> None:
         """What was begun is done, and brought so many bytes instead of what was expected."""
+        self.moved_bytes += bytes_count
         if self._rate > 0:
             self._pay()
             self._owed_bytes = max(0.0, self._owed_bytes + bytes_count - expected)

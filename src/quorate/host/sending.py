@@ -84,7 +84,11 @@ class Sender:
         self._store.read(hosted.partition, first, last, BYTES_UNBOUNDED, more)
 
     def _send_with_chunk(self, hosted: Hosted, effect: effects.Send, message: CarriesChunk) -> None:
+        is_paced = hosted.record.purpose != "metadata"  # Whoever knows nothing can do nothing.
+
         def send(chunk: bytes | None) -> None:
+            if is_paced:
+                self._pacer.spent(expected=message.length, bytes_count=len(chunk or b""))
             if chunk is not None and self._is_whole(hosted, message.snapshot, chunk, message.length):
                 self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, chunk=chunk))
 
@@ -98,10 +102,10 @@ class Sender:
                     hosted.partition, message.snapshot, message.at, message.length, done
                 )
 
-        if hosted.record.purpose == "metadata":  # Whoever knows nothing can do nothing.
-            read()
-        else:
+        if is_paced:
             self._pacer.when_free(message.length, read)
+        else:
+            read()
 
 
 def _once(hosted: Hosted, effect: effects.Send, send: Callable[[Any], None]) -> Callable[[Any], None] | None:

@@ -40,6 +40,11 @@ def next_step(stored: State, wanted: Collection[Member], before: Collection[Memb
 
 
 def _of_operator(shard: Shard, wanted: set[Member]) -> Step:
+    """One comes before another goes, as long as there are no more than are wanted.
+
+    In a swap the old one counts no more while the new one is filled, which may take long: that is for disks that
+    are lost, and count for nothing anyway.
+    """
     change, here = shard.reconfiguration, set(shard.ensemble)
     if shard.status is not Status.STEADY:
         return Rest.UNDER_WAY
@@ -47,13 +52,13 @@ def _of_operator(shard: Shard, wanted: set[Member]) -> Step:
         is_wanted = change.old not in wanted and (change.new is None or change.new in wanted)
         return Rest.UNDER_WAY if is_wanted else CallOff
     goes, comes = _leader_last(here - wanted, shard.leader), sorted(wanted - here)
-    if not comes:
-        return partial(Reconfigure, kind=Kind.CONTRACT, old=goes[0]) if goes else Rest.REACHED
-    new = comes[0]
-    lost = [member for member in goes if member.node == new.node]
-    if lost or (goes and len(here) > 1):  # Somebody else has to lead while the only copy is swapped.
-        return partial(Reconfigure, kind=Kind.SWAP, old=(lost or goes)[0], new=new)
-    return partial(Reconfigure, kind=Kind.EXPAND, new=new)
+    for new in comes:
+        lost = [member for member in goes if member.node == new.node]
+        if lost:
+            return partial(Reconfigure, kind=Kind.SWAP, old=lost[0], new=new)
+    if comes and len(here) <= len(wanted):
+        return partial(Reconfigure, kind=Kind.EXPAND, new=comes[0])
+    return partial(Reconfigure, kind=Kind.CONTRACT, old=goes[0]) if goes else Rest.REACHED
 
 
 def _of_controller(state: PartitionState, wanted: set[Member], before: set[Member]) -> Step:

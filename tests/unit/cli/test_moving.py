@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
 import pytest
 
 from quorate.cli import moving, say
@@ -10,7 +13,7 @@ from quorate.cli.wrong import WrongUsage
 from quorate.core.entry import Member
 from quorate.machine.cluster import Cluster, drained_nodes, drained_setting
 from quorate.machine.metadata import Change, NodeInfo, Topic
-from quorate.node.plans import Nodes, NoPlace
+from quorate.node.plans import Nodes, NoPlace, Where
 from quorate.node.requests import Image
 
 ONE, TWO, THREE, FOUR = (Member(node, 1) for node in (1, 2, 3, 4))
@@ -104,3 +107,35 @@ def test_a_plan_is_told_a_line_for_each_partition() -> None:
         "a/1: node 2 is preferred as its leader instead of node 1",
         "b/0: 1, 2 → 1, 3",
     ]
+
+
+class Ordered:
+    """As much of a cluster as whoever calls off sees of it."""
+
+    def __init__(self, image: Image) -> None:
+        self.seen, self.stands = image, ""
+        self.changed: list[tuple[int, list[int]]] = []
+
+    async def change_topic(self, _: Topic, number: int, nodes: list[int]) -> None:
+        self.changed.append((number, nodes))
+
+
+def called_off(image: Image) -> tuple[tuple[list[Where], list[Where]], list[tuple[int, list[int]]]]:
+    orders = Ordered(image)
+    told = asyncio.run(moving.call_off(orders, moving.open_changes(image)))  # type: ignore[arg-type]
+    return told, orders.changed
+
+
+def test_called_off_a_partition_stays_on_the_nodes_that_count() -> None:
+    assert called_off(image_of(MOVING)) == (([("t", 0)], []), [(0, [1, 2, 3])])
+
+
+def test_what_was_called_off_before_is_waited_for() -> None:
+    back = msgspec.structs.replace(MOVING, changes={0: Change((ONE, TWO, THREE), 80, (FOUR,))})
+    assert called_off(image_of(back)) == (([("t", 0)], []), [])
+
+
+def test_a_new_disk_in_place_of_a_lost_one_has_nothing_to_go_back_to() -> None:
+    anew = msgspec.structs.replace(MOVING, changes={0: Change((ONE, TWO, Member(3, 70)), 70)})
+    image = msgspec.structs.replace(image_of(anew), lost_now=(("t", 0, 3),))
+    assert called_off(image) == (([], [("t", 0)]), [])

@@ -1,4 +1,4 @@
-"""The same where somebody oversees: whoever does not count yet is sent what has been read for it, others at once."""
+"""The same where somebody oversees: whoever does not count yet is sent what has been read for it, others now."""
 
 from __future__ import annotations
 
