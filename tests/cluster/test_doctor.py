@@ -16,15 +16,18 @@ import pytest
 from confluent_kafka import Producer
 
 from quorate.bench.cluster_processes import START_TIMEOUT_S
-from quorate.client import create_group
+from quorate.cli.doctor_partitions import UNSETTLED_S
+from quorate.client import AsyncTableGroup, create_group
 from quorate.core.entry import partition_of
 from quorate.machine.metadata import METADATA
 from quorate.node.client import Client
+from quorate.tables import CreateTable, Insert
 from tests.cluster.growing import held_by
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.secured import SecuredCluster, needs_openssl
 from tests.cluster.support import expect_no_traceback, run
+from tests.cluster.table_support import COUNTERS
 from tests.cluster.test_faults import FULL_NODE, SMALL_SEGMENTS, damage
 
 pytestmark = pytest.mark.cluster
@@ -64,7 +67,14 @@ async def finds_nothing(cluster: ProxiedCluster, but: tuple[str, ...] = ()) -> N
 
 
 def write(bootstrap: str, topic: str, count: int, size: int = 100) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "message.timeout.ms": 30_000})
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,
+            "message.timeout.ms": 30_000,
+            "batch.num.messages": 1,
+        }
+    )
     failed: list[object] = []
     for _ in range(count):
         producer.produce(topic, bytes(size), partition=0, on_delivery=lambda error, _: failed.append(error))
@@ -215,34 +225,22 @@ def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
                 for command in found["partition-leaderless"]["commands"]
             )
             await asyncio.to_thread(person.brings_about, f"table promote bank --node {leads}")
-            await asyncio.to_thread(person.does, "table create bank/t id:int value:int --key id")
-            cluster.nodes[follows].send(signal.SIGSTOP)
-            put = [
-                sys.executable,
-                "-m",
-                "quorate",
-                "table",
-                "put",
-                "bank/t",
-                "1",
-                "2",
-                "-b",
-                cluster.bootstrap,
-            ]
-            putting = await asyncio.create_subprocess_exec(*put, stderr=subprocess.DEVNULL)
-            try:
+            async with AsyncTableGroup(cluster.bootstrap, "bank", timeout_s=FOUND_TIMEOUT_S) as bank:
+                await bank.execute(CreateTable(COUNTERS), Insert("counters", (1, 0)))
+                cluster.nodes[follows].send(signal.SIGSTOP)
+                waiting = asyncio.create_task(bank.execute(Insert("counters", (2, 0))))
+                try:
 
-                async def waits() -> bool | None:
-                    replica = held_by(await cluster.answers(client), partition_of(group.id, 0))[leads]
-                    return replica.unsettled_s >= 10.0 or None
+                    async def waits() -> bool | None:
+                        replica = held_by(await cluster.answers(client), partition_of(group.id, 0))[leads]
+                        return replica.unsettled_s >= UNSETTLED_S or None
 
-                await cluster.until(waits, "the transaction to wait for long")
-                found = await finds(cluster, "unsettled")
-            finally:
-                cluster.nodes[follows].send(signal.SIGCONT)
-                with suppress(ProcessLookupError):
-                    putting.kill()
-                await putting.wait()
+                    await cluster.until(waits, "the transaction to wait for long")
+                    found = await finds(cluster, "unsettled")
+                    assert not waiting.done()
+                finally:
+                    cluster.nodes[follows].send(signal.SIGCONT)
+                await waiting
             assert found["unsettled"]["partitions"] == ["bank/0"]
             assert "a transaction waits for" in found["unsettled"]["what"]
             assert (
