@@ -28,7 +28,7 @@ from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.secured import SecuredCluster, needs_openssl
 from tests.cluster.support import expect_no_traceback, run
 from tests.cluster.table_support import COUNTERS
-from tests.cluster.test_faults import FULL_NODE, SMALL_SEGMENTS, damage
+from tests.cluster.test_faults import FULL_NODE, LARGE_BYTES, SMALL_SEGMENTS, damage
 
 pytestmark = pytest.mark.cluster
 
@@ -172,8 +172,11 @@ def test_damage_and_a_full_disk(tmp_path: Path) -> None:
         async with cluster, cluster.client() as client:
             person = await started(cluster, client)
             await asyncio.to_thread(person.does, "topic create events")
-            await asyncio.to_thread(write, cluster.bootstrap, "events", 300, 2_000)
             node = await led_by(cluster, client, "events")
+            deadline = monotonic() + FOUND_TIMEOUT_S
+            while not has_sealed_segments(cluster.nodes[node].directory):
+                assert monotonic() < deadline
+                await asyncio.to_thread(write, cluster.bootstrap, "events", 20, LARGE_BYTES)
             cluster.nodes[node].kill()
             assert damage(cluster.nodes[node].directory) >= 1
             cluster.cut_off(node)  # Or it would be mended before anybody looks.
@@ -202,9 +205,13 @@ def test_damage_and_a_full_disk(tmp_path: Path) -> None:
     run(main())
 
 
+def has_sealed_segments(directory: Path) -> bool:
+    return any(len(list(log.glob("*.log"))) > 1 for log in directory.glob("store/partitions/*"))
+
+
 async def writing_on(bootstrap: str) -> None:
     while True:
-        await asyncio.to_thread(write, bootstrap, "events", 20, 20_000)
+        await asyncio.to_thread(write, bootstrap, "events", 20, LARGE_BYTES)
 
 
 def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
