@@ -16,16 +16,19 @@ import pytest
 from confluent_kafka import Producer
 
 from quorate.bench.cluster_processes import START_TIMEOUT_S
-from quorate.client import create_group
+from quorate.cli.doctor_partitions import UNSETTLED_S
+from quorate.client import AsyncTableGroup, create_group
 from quorate.core.entry import partition_of
 from quorate.machine.metadata import METADATA
 from quorate.node.client import Client
+from quorate.tables import CreateTable, Insert
 from tests.cluster.growing import held_by
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.secured import SecuredCluster, needs_openssl
 from tests.cluster.support import expect_no_traceback, run
-from tests.cluster.test_faults import FULL_NODE, SMALL_SEGMENTS, damage
+from tests.cluster.table_support import COUNTERS
+from tests.cluster.test_faults import FULL_NODE, LARGE_BYTES, SMALL_SEGMENTS, damage
 
 pytestmark = pytest.mark.cluster
 
@@ -64,7 +67,14 @@ async def finds_nothing(cluster: ProxiedCluster, but: tuple[str, ...] = ()) -> N
 
 
 def write(bootstrap: str, topic: str, count: int, size: int = 100) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "message.timeout.ms": 30_000})
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,
+            "message.timeout.ms": 30_000,
+            "batch.num.messages": 1,
+        }
+    )
     failed: list[object] = []
     for _ in range(count):
         producer.produce(topic, bytes(size), partition=0, on_delivery=lambda error, _: failed.append(error))
@@ -162,8 +172,11 @@ def test_damage_and_a_full_disk(tmp_path: Path) -> None:
         async with cluster, cluster.client() as client:
             person = await started(cluster, client)
             await asyncio.to_thread(person.does, "topic create events")
-            await asyncio.to_thread(write, cluster.bootstrap, "events", 300, 2_000)
             node = await led_by(cluster, client, "events")
+            deadline = monotonic() + FOUND_TIMEOUT_S
+            while not has_sealed_segments(cluster.nodes[node].directory):
+                assert monotonic() < deadline
+                await asyncio.to_thread(write, cluster.bootstrap, "events", 20, LARGE_BYTES)
             cluster.nodes[node].kill()
             assert damage(cluster.nodes[node].directory) >= 1
             cluster.cut_off(node)  # Or it would be mended before anybody looks.
@@ -192,9 +205,13 @@ def test_damage_and_a_full_disk(tmp_path: Path) -> None:
     run(main())
 
 
+def has_sealed_segments(directory: Path) -> bool:
+    return any(len(list(log.glob("*.log"))) > 1 for log in directory.glob("store/partitions/*"))
+
+
 async def writing_on(bootstrap: str) -> None:
     while True:
-        await asyncio.to_thread(write, bootstrap, "events", 20, 20_000)
+        await asyncio.to_thread(write, bootstrap, "events", 20, LARGE_BYTES)
 
 
 def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
@@ -215,34 +232,22 @@ def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
                 for command in found["partition-leaderless"]["commands"]
             )
             await asyncio.to_thread(person.brings_about, f"table promote bank --node {leads}")
-            await asyncio.to_thread(person.does, "table create bank/t id:int value:int --key id")
-            cluster.nodes[follows].send(signal.SIGSTOP)
-            put = [
-                sys.executable,
-                "-m",
-                "quorate",
-                "table",
-                "put",
-                "bank/t",
-                "1",
-                "2",
-                "-b",
-                cluster.bootstrap,
-            ]
-            putting = await asyncio.create_subprocess_exec(*put, stderr=subprocess.DEVNULL)
-            try:
+            async with AsyncTableGroup(cluster.bootstrap, "bank", timeout_s=FOUND_TIMEOUT_S) as bank:
+                await bank.execute(CreateTable(COUNTERS), Insert("counters", (1, 0)))
+                cluster.nodes[follows].send(signal.SIGSTOP)
+                waiting = asyncio.create_task(bank.execute(Insert("counters", (2, 0))))
+                try:
 
-                async def waits() -> bool | None:
-                    replica = held_by(await cluster.answers(client), partition_of(group.id, 0))[leads]
-                    return replica.unsettled_s >= 10.0 or None
+                    async def waits() -> bool | None:
+                        replica = held_by(await cluster.answers(client), partition_of(group.id, 0))[leads]
+                        return replica.unsettled_s >= UNSETTLED_S or None
 
-                await cluster.until(waits, "the transaction to wait for long")
-                found = await finds(cluster, "unsettled")
-            finally:
-                cluster.nodes[follows].send(signal.SIGCONT)
-                with suppress(ProcessLookupError):
-                    putting.kill()
-                await putting.wait()
+                    await cluster.until(waits, "the transaction to wait for long")
+                    found = await finds(cluster, "unsettled")
+                    assert not waiting.done()
+                finally:
+                    cluster.nodes[follows].send(signal.SIGCONT)
+                await waiting
             assert found["unsettled"]["partitions"] == ["bank/0"]
             assert "a transaction waits for" in found["unsettled"]["what"]
             assert (

@@ -20,6 +20,7 @@ from quorate.machine.metadata import METADATA, Command, NodeInfo, Topic, command
 from quorate.node.client import (
     BadRequest,
     Client,
+    Connection,
     NotDone,
     NotInTime,
     NotWritten,
@@ -31,6 +32,8 @@ from quorate.node.metadata import TooNew, expect_level
 from quorate.node.requests import Image, ReplicaStatus, Status
 
 if TYPE_CHECKING:
+    import ssl
+
     from quorate.client import Cluster
 
 TIMEOUT_S = 20.0
@@ -227,6 +230,7 @@ def carry_out(servers: str, work: Callable[[Orders], Awaitable[Result]]) -> Resu
             made = await given.nodes.client()
         else:
             made = Client(*found, tls=given.letters_tls())
+            await _meet(made, servers, given.letters_tls())
         async with made as client:
             orders = Orders(client)
             try:
@@ -246,6 +250,28 @@ def _found_by_clients(servers: str) -> tuple[str, dict[int, Address]]:
     with reached(servers) as cluster:
         name, addresses = find_nodes(cluster)
     return name, {node: Address(*address) for node, address in addresses.items()}
+
+
+async def _meet(client: Client, servers: str, tls: ssl.SSLContext | None) -> None:
+    """A node that hears none of the others, or whose disk is full, sends clients away from itself: it is asked all
+    the same, where it was named."""
+    from quorate.client.cluster import parse_bootstrap
+
+    known = set(client.addresses.values())
+
+    async def met(address: Address) -> None:
+        try:
+            async with asyncio.timeout(STATUS_TIMEOUT_S):
+                connection = await Connection.open(client.cluster, 0, address, tls=tls)
+        except (Unreachable, TimeoutError):
+            return  # What it lets nobody do here, others may.
+        connection.close("it has said who it is")
+        node = (await connection.welcome).node
+        if node not in client.nodes:
+            client.know(node, address)
+
+    named = [Address(*each) for each in parse_bootstrap(servers)]
+    await asyncio.gather(*(met(address) for address in named if address not in known))
 
 
 @contextmanager

@@ -214,6 +214,10 @@ class Client:
         """Those whose addresses are known."""
         return tuple(self._addresses)
 
+    @property
+    def addresses(self) -> dict[int, Address]:
+        return dict(self._addresses)
+
     def know(self, node: int, address: Address) -> None:
         """A node is, or has come to be, there."""
         if self._addresses.get(node) != address:

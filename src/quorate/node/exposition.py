@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from quorate import __version__
 from quorate.core.entry import Partition
+from quorate.node.health import health_of
 from quorate.node.metrics import BOUNDS_S, Histogram
 from quorate.node.state import why_not_ready
 
@@ -80,6 +81,11 @@ def _identity(page: Page, node: Node) -> None:
     page.sample(1, version=__version__, cluster=config.cluster, node=node.id, rack=config.rack)
     page.only("quorate_ready", GAUGE, "Whether clients can be sent here.", not why_not_ready(node))
     page.only("quorate_disk_full", GAUGE, "Whether the disk had no room lately.", node.host.store.is_full)
+    health = health_of(node)
+    page.only(
+        "quorate_disk_total_bytes", GAUGE, "Of the disk that its directory is on.", health.disk_total_bytes
+    )
+    page.only("quorate_disk_free_bytes", GAUGE, "What it may still use of it.", health.disk_free_bytes)
     if config.voters:
         metadata = node.metadata
         page.only(
@@ -124,6 +130,7 @@ def _proposals(page: Page, node: Node) -> None:
 def _replicas(page: Page, node: Node) -> None:
     counts: dict[tuple[str, str], int] = {}
     halted = leaderless = 0
+    unsettled_s = 0.0
     behind: dict[int, list[int]] = {}
     for replica in node.status().replicas:
         hosted = node.host.hosted[Partition(replica.partition)]
@@ -132,6 +139,7 @@ def _replicas(page: Page, node: Node) -> None:
         counts[protocol, replica.role] = counts.get((protocol, replica.role), 0) + 1
         halted += hosted.halted is not None
         leaderless += not hosted.leader
+        unsettled_s = max(unsettled_s, replica.unsettled_s)
         for peer, lag in replica.lags.items():
             behind.setdefault(peer, []).append(lag)
     page.family("quorate_replicas", GAUGE, "Replicas here.")
@@ -141,6 +149,8 @@ def _replicas(page: Page, node: Node) -> None:
     page.only(
         "quorate_replicas_halted", GAUGE, "Replicas here that an entry could not be applied to.", halted
     )
+    what = "How long the oldest entry waits that is led here and not settled."
+    page.only("quorate_unsettled_seconds", GAUGE, what, unsettled_s)
     page.family("quorate_follower_lag_offsets", GAUGE, "Offsets led here that a node has not confirmed.")
     for peer, offsets in sorted(behind.items()):
         page.sample(sum(offsets), peer=peer)

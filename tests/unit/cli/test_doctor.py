@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quorate.cli import doctor
+from quorate.cli import doctor, say
 from quorate.cli.doctor import diagnosed
 from quorate.cli.doctor_facts import CRITICAL, KINDS, NOTE, WARNING, Clock, Facts, Finding, worst_first
 from quorate.cli.options import NATS_SUBJECT, SERVERS
@@ -511,7 +511,7 @@ def test_what_is_pasted_goes_to_the_cluster_that_was_looked_at(monkeypatch: pyte
 def test_findings_are_told_to_people_and_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
     facts = without(well(), 3)
     findings = diagnosed(facts)
-    doctor._print(doctor.say.console(), facts, findings)
+    doctor._print(say.console(), facts, findings)
     said = capsys.readouterr().out
     assert said.startswith("warning  node 3  (node-silent)\n    It does not answer (connection refused).")
     assert said.endswith("\n3 warnings; looked at 3 nodes, 1 topic, 1 partition\n")
@@ -519,5 +519,5 @@ def test_findings_are_told_to_people_and_to_programs(capsys: pytest.CaptureFixtu
     assert view["counts"] == {"critical": 0, "warning": 3, "note": 0}
     assert [finding["id"] for finding in view["findings"]] == ["node-silent", "voters-away", "copies-away"]
     assert (view["nodes"], view["silent"], view["is_current"]) == ([1, 2, 3], [3], True)
-    doctor._print(doctor.say.console(), well(), [])
+    doctor._print(say.console(), well(), [])
     assert capsys.readouterr().out == "nothing is wrong: 3 nodes, 1 topic, 1 partition\n"

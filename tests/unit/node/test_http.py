@@ -78,6 +78,9 @@ def test_a_node_that_is_ready_says_so_and_what_it_counts_and_knows(tmp_path: Pat
             assert page.value("quorate_replicas", protocol="metadata", role="leader") == 1
             assert page.value("quorate_connections", kind="kafka") == 1
             assert page.value("quorate_ready") == 1
+            assert page.value("quorate_unsettled_seconds") < TIMEOUT_S
+            free_bytes, total_bytes = (page.value(f"quorate_disk_{what}_bytes") for what in ("free", "total"))
+            assert 0 < free_bytes <= total_bytes
         status, body = await get(served, "/state?pretty")
         told = msgspec.json.decode(body)
         assert (told["cluster"], told["node"], told["ready"]) == ("test", 1, True)
