@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,7 +21,17 @@ from confluent_kafka import Producer
 
 from quorate.batch import parse_batch_header
 from quorate.cli.demo_cluster import DemoCluster
-from quorate.client import EARLIEST, LATEST, Cluster, TableGroup, create_group
+from quorate.client import (
+    EARLIEST,
+    LATEST,
+    Cluster,
+    OutcomeUnknown,
+    RolledBack,
+    TableGroup,
+    UnknownTopic,
+    Unreachable,
+    create_group,
+)
 from quorate.client.ranges import Range, batches_between
 from quorate.tables import Add, Column, CreateTable, Insert, Table, Type, Update
 from tests.cluster.growing import GrowingCluster
@@ -31,11 +41,11 @@ from tests.unit.backup.object_store import BUCKET, CREDENTIALS, object_store
 
 pytestmark = pytest.mark.cluster
 
-RECORDS_COUNT = 1000
+RECORDS_COUNT = 400
 WAIT_S = 60.0
 ACCOUNTS = Table("accounts", (Column("id", Type.INT), Column("balance", Type.INT)), ("id",))
 LOOSE = Table("loose", (Column("id", Type.INT), Column("note", Type.STR)), ("id",), synchronous=False)
-ACCOUNTS_COUNT = 2500
+ACCOUNTS_COUNT = 1500
 BALANCE = 100
 
 
@@ -57,7 +67,10 @@ class Person:
     def types(self, *words: str, expect: int = 0) -> str:
         """What it says: on stdout if all is well, else on stderr."""
         begun = self.begins(*words)
-        out, complaint = begun.communicate(timeout=120)
+        try:
+            out, complaint = begun.communicate(timeout=180)
+        finally:
+            begun.kill()
         assert begun.returncode == expect, f"{words}: {out} {complaint}"
         assert "Traceback" not in complaint
         return complaint if expect else out
@@ -173,10 +186,12 @@ def transfers(servers: str, group: str) -> Iterator[list[int]]:
         with TableGroup(servers, group) as bank:
             while not is_over.is_set():
                 source, target = counted[0] % ACCOUNTS_COUNT, (counted[0] * 7 + 1) % ACCOUNTS_COUNT
-                bank.execute(
-                    Update("accounts", (source,), (Add("balance", -1),)),
-                    Update("accounts", (target,), (Add("balance", 1),)),
-                )
+                # A busy machine may be late; whether it was done or not, the sum is the same.
+                with suppress(OutcomeUnknown, RolledBack, Unreachable):
+                    bank.execute(
+                        Update("accounts", (source,), (Add("balance", -1),)),
+                        Update("accounts", (target,), (Add("balance", 1),)),
+                    )
                 counted[0] += 1
 
     thread = threading.Thread(target=transfer)
@@ -293,14 +308,10 @@ def until_there(servers: str, topic: str, count: int) -> None:
     """So many offsets, of all partitions."""
     deadline = monotonic() + WAIT_S
     while True:
-        with Cluster(servers) as cluster:
-            try:
-                ends = cluster.offsets(topic, {0: LATEST, 1: LATEST})
-                if sum(end or 0 for end in ends.values()) >= count:
-                    return
-            except Exception as error:
-                if type(error).__name__ not in ("UnknownTopic", "Unreachable"):
-                    raise
+        with Cluster(servers) as cluster, suppress(UnknownTopic, Unreachable):
+            ends = cluster.offsets(topic, {0: LATEST, 1: LATEST})
+            if sum(end or 0 for end in ends.values()) >= count:
+                return
         assert monotonic() < deadline, f"waited {WAIT_S} s for {count} offsets of {topic}"
         sleep(0.05)
 
