@@ -55,7 +55,7 @@ class Person:
         self._environment = os.environ | environment
 
     def begins(self, *words: str) -> subprocess.Popen[str]:
-        cluster = [] if words[1] in ("list", "verify") else ["-b", self._servers]
+        cluster = [] if words[:2] in (("backup", "list"), ("backup", "verify")) else ["-b", self._servers]
         return subprocess.Popen(
             [sys.executable, "-m", "quorate", *words, *cluster],
             env=self._environment,
@@ -353,7 +353,7 @@ def test_whoever_is_stopped_goes_on(
 @pytest.mark.parametrize("replication", PROTOCOLS)
 def test_leaders_that_are_killed_meanwhile_cost_nothing(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
-        with GrowingCluster(tmp_path / "nodes") as cluster:
+        with GrowingCluster(tmp_path) as cluster:
             cluster.start()
             async with cluster.client() as client:
                 await cluster.until_registered(client)
