@@ -237,7 +237,7 @@ def test_quorate_commands_in_documents_exist() -> None:
 def complaints_about_command(words: list[str]) -> Iterator[str]:
     # Brackets as in a synopsis are for people: `[--json]`.
     arguments = [word.strip("[]") for word in words]
-    words_count = 2 if arguments[:1] in (["topic"], ["cluster"], ["table"], ["user"]) else 1
+    words_count = 2 if arguments[:1] in (["topic"], ["cluster"], ["table"], ["user"], ["backup"]) else 1
     subcommand = [word for word in arguments[:words_count] if not word.startswith("-")]
     status, page = help_page(*subcommand)
     if status != 0:

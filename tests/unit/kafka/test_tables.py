@@ -263,7 +263,7 @@ class Maker:
             "consistency": rng.choice(list(wire.Consistency)),
             "offset": rng.choice((-1, 0, 1 << 62)),
         }
-        kind = rng.randrange(7)
+        kind = rng.randrange(8)
         if kind < 2:
             operations = tuple(self.operation() for _ in range(rng.choice((0, 1, 3))))
             conditions = (At("documents", key, rng.choice((-1, 1 << 62))), Absent("documents", key))
@@ -279,6 +279,9 @@ class Maker:
             return wire.AskResult(group, rng.randbytes(rng.choice((0, 16, 99))))
         if kind == 5:
             return wire.AskTables(group, group_id=rng.choice((b"", b"x" * 16)), timeout_ms=1, **limits)
+        if kind == 6:
+            id_, number = rng.choice((b"", b"x" * 16, rng.randbytes(16))), rng.choice((0, 0, 1, -1, 1 << 60))
+            return wire.AskPiece(group, id_, number, timeout_ms=1, **limits)
         return rng.choice((wire.Promote(group, True), wire.Demote(group)))
 
     def operation(self) -> Operation:

@@ -1,0 +1,381 @@
+"""Backups of real clusters, as a person makes them and puts them back: every protocol, stopped, killed, gone on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from quorate.batch import parse_batch_header
+from quorate.cli.demo_cluster import DemoCluster
+from quorate.client import (
+    EARLIEST,
+    LATEST,
+    Cluster,
+    OutcomeUnknown,
+    RolledBack,
+    TableGroup,
+    UnknownTopic,
+    Unreachable,
+    create_group,
+)
+from quorate.client.ranges import Range, batches_between
+from quorate.tables import Add, Column, CreateTable, Insert, Table, Type, Update
+from tests.cluster.growing import GrowingCluster
+from tests.cluster.support import run
+from tests.cluster.table_support import PROTOCOLS
+from tests.unit.backup.object_store import BUCKET, CREDENTIALS, object_store
+
+pytestmark = pytest.mark.cluster
+
+RECORDS_COUNT = 400
+WAIT_S = 60.0
+ACCOUNTS = Table("accounts", (Column("id", Type.INT), Column("balance", Type.INT)), ("id",))
+LOOSE = Table("loose", (Column("id", Type.INT), Column("note", Type.STR)), ("id",), synchronous=False)
+ACCOUNTS_COUNT = 1500
+BALANCE = 100
+
+
+class Person:
+    def __init__(self, servers: str, **environment: str) -> None:
+        self._servers = servers
+        self._environment = os.environ | environment
+
+    def begins(self, *words: str) -> subprocess.Popen[str]:
+        cluster = [] if words[:2] in (("backup", "list"), ("backup", "verify")) else ["-b", self._servers]
+        return subprocess.Popen(
+            [sys.executable, "-m", "quorate", *words, *cluster],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def types(self, *words: str, expect: int = 0) -> str:
+        """What it says: on stdout if all is well, else on stderr."""
+        begun = self.begins(*words)
+        try:
+            out, complaint = begun.communicate(timeout=180)
+        finally:
+            begun.kill()
+        assert begun.returncode == expect, f"{words}: {out} {complaint}"
+        assert "Traceback" not in complaint
+        return complaint if expect else out
+
+    def shows(self, *words: str) -> Any:
+        return json.loads(self.types(*words, "--json"))
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with DemoCluster(keep=False) as cluster:
+        cluster.start()
+        yield cluster.bootstrap
+
+
+@pytest.fixture
+def person(servers: str) -> Person:
+    return Person(servers)
+
+
+def produce(servers: str, topic: str, first: int, count: int, *, value_bytes: int = 0) -> None:
+    """As an idempotent producer of its own; some wait, so that there is more than one batch."""
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "compression.type": "lz4"})
+    failed: list[object] = []
+    for number in range(first, first + count):
+        value = b"%d" % number + os.urandom(value_bytes)
+        producer.produce(
+            topic,
+            value,
+            key=b"%d" % (number % 7),
+            partition=number % 2,
+            headers={"n": b"%d" % number},
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+        if number % 50 == 0:
+            producer.flush()
+    assert producer.flush(WAIT_S) == 0
+    assert failed == []
+
+
+class Log:
+    """Batches that readers see."""
+
+    def __init__(self, servers: str, topic: str, number: int) -> None:
+        with Cluster(servers) as cluster:
+            first = cluster.offsets(topic, {number: EARLIEST})[number]
+            self.end = cluster.offsets(topic, {number: LATEST})[number] or 0
+            wanted = Range(topic, number, first or 0, self.end)
+            found = [bytes(batch) for batch in batches_between(cluster, wanted)]
+        seen = [(parse_batch_header(batch), batch) for batch in found]
+        seen = [(header, batch) for header, batch in seen if header.record_count and not header.is_control]
+        self.offsets = [header.base_offset for header, _ in seen]
+        self.producers = {header.producer_id for header, _ in seen}
+        self.records = [
+            (header.attributes, header.base_timestamp, header.record_count, batch[61:])
+            for header, batch in seen
+        ]
+
+
+def expect_same(servers: str, one: str, two: str, *, offsets: bool) -> None:
+    for number in range(2):
+        before, after = Log(servers, one, number), Log(servers, two, number)
+        assert after.records == before.records
+        assert before.records
+        if offsets:
+            assert after.offsets == before.offsets
+            assert after.end >= before.end
+        assert len(after.producers) == 1
+        assert not after.producers & (before.producers | {-1})
+
+
+@pytest.mark.parametrize("replication", PROTOCOLS)
+def test_a_topic_comes_back_as_it_was(person: Person, servers: str, tmp_path: Path, replication: str) -> None:
+    name, other, place = f"t-{replication}", f"r-{replication}", str(tmp_path)
+    settings = ("--config", "retention.ms=86400000", "--config", "max.message.bytes=2000000")
+    person.types("topic", "create", name, "--partitions", "2", "--replication", replication, *settings)
+    produce(servers, name, 0, RECORDS_COUNT)
+    assert person.shows("backup", "create", name, place)["new_records"] == RECORDS_COUNT
+    produce(servers, name, RECORDS_COUNT, 100)
+    again = person.shows("backup", "create", name, place)
+    assert (again["new_records"], again["lost"]) == (100, [])
+    assert 0 < again["new_bytes"] < again["bytes"] / 2
+    assert person.shows("backup", "create", name, place)["new_bytes"] == 0
+    assert "every byte is as it was written" in person.types("backup", "verify", place)
+    (listed,) = person.shows("backup", "list", place)["backups"]
+    assert (listed["records"], listed["complete"]) == (RECORDS_COUNT + 100, True)
+
+    restored = person.shows("backup", "restore", name, place, "--as", other)
+    assert restored["records"] == RECORDS_COUNT + 100
+    expect_same(servers, name, other, offsets=restored["offsets_kept"])
+    if replication != "confirm":
+        assert restored["offsets_kept"]
+    told = person.shows("topic", "describe", other)
+    assert told["config"]["retention.ms"] == "86400000"
+    assert told["config"]["max.message.bytes"] == "2000000"
+    assert told["replication"] == replication
+
+    # Producers of the restored topic are nobody's double.
+    before = sum(len(Log(servers, other, number).records) for number in range(2))
+    produce(servers, other, 0, 10)
+    assert sum(len(Log(servers, other, number).records) for number in range(2)) > before
+    line = person.types("backup", "restore", name, place, "--as", other, "--resume", expect=2)
+    assert "no restore has written that" in line or "is not what this backup holds" in line
+
+
+@contextmanager
+def transfers(servers: str, group: str) -> Iterator[list[int]]:
+    """Money goes round from account to account all the time; how often it went."""
+    counted = [0]
+    is_over = threading.Event()
+
+    def transfer() -> None:
+        with TableGroup(servers, group) as bank:
+            while not is_over.is_set():
+                source, target = counted[0] % ACCOUNTS_COUNT, (counted[0] * 7 + 1) % ACCOUNTS_COUNT
+                # A busy machine may be late; whether it was done or not, the sum is the same.
+                with suppress(OutcomeUnknown, RolledBack, Unreachable):
+                    bank.execute(
+                        Update("accounts", (source,), (Add("balance", -1),)),
+                        Update("accounts", (target,), (Add("balance", 1),)),
+                    )
+                counted[0] += 1
+
+    thread = threading.Thread(target=transfer)
+    thread.start()
+    try:
+        yield counted
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("replication", PROTOCOLS)
+def test_tables_come_back_as_of_one_moment_while_they_are_written(
+    person: Person, servers: str, tmp_path: Path, replication: str
+) -> None:
+    group, other, place = f"bank-{replication}", f"back-{replication}", str(tmp_path)
+    create_group(servers, group, replication=replication)
+    with TableGroup(servers, group) as bank:
+        bank.execute(CreateTable(ACCOUNTS), CreateTable(LOOSE))
+        for first in range(0, ACCOUNTS_COUNT, 500):
+            bank.execute(
+                *(Insert("accounts", (number, BALANCE)) for number in range(first, first + 500)),
+                Insert("loose", (first, "é")),
+            )
+        with transfers(servers, group) as counted:
+            deadline = monotonic() + WAIT_S
+            while counted[0] < 20:
+                assert monotonic() < deadline
+                sleep(0.02)
+            before = counted[0]
+            saved = person.shows("backup", "create", group, place)
+            assert counted[0] > before
+        assert saved["new_records"] == ACCOUNTS_COUNT + ACCOUNTS_COUNT // 500
+        person.types("backup", "create", group, place)
+        now = [row.values for row in bank.iterate("accounts")]
+    assert "nothing is new" in person.types("backup", "create", group, place)
+
+    person.types("backup", "restore", group, place, "--as", other)
+    with TableGroup(servers, other) as bank:
+        assert [row.values for row in bank.iterate("accounts")] == now
+        assert sum(int(str(values[1])) for values in now) == ACCOUNTS_COUNT * BALANCE
+        assert len(list(bank.iterate("loose"))) == ACCOUNTS_COUNT // 500
+        assert bank.describe().replication == replication
+    assert "already" in person.types("backup", "restore", group, place, "--as", other, expect=2)
+    assert person.shows("backup", "restore", group, place, "--as", other, "--resume")["rows"]
+
+
+def test_a_snapshot_under_load_is_of_one_moment(person: Person, servers: str, tmp_path: Path) -> None:
+    create_group(servers, "moment", replication="raft")
+    with TableGroup(servers, "moment") as bank:
+        bank.execute(CreateTable(ACCOUNTS))
+        for first in range(0, ACCOUNTS_COUNT, 500):
+            bank.execute(*(Insert("accounts", (number, BALANCE)) for number in range(first, first + 500)))
+    with transfers(servers, "moment") as counted:
+        before = counted[0]
+        person.types("backup", "create", "moment", str(tmp_path), "--rate", "40k")
+        assert counted[0] > before
+    person.types("backup", "restore", "moment", str(tmp_path), "--as", "moment-2")
+    with TableGroup(servers, "moment-2") as bank:
+        balances = [int(str(row.values[1])) for row in bank.iterate("accounts")]
+    assert (len(balances), sum(balances)) == (ACCOUNTS_COUNT, ACCOUNTS_COUNT * BALANCE)
+    assert set(balances) != {BALANCE}
+
+
+@pytest.mark.skipif(find_spec("moto") is None, reason="moto is not installed")
+def test_an_object_store_is_a_place_too(servers: str) -> None:
+    with object_store() as endpoint:
+        person = Person(servers, **CREDENTIALS)
+        place = (f"s3://{BUCKET}/all/of/it", "--endpoint", endpoint)
+        person.types("topic", "create", "far", "--partitions", "2")
+        produce(servers, "far", 0, 200)
+        assert person.shows("backup", "create", "far", *place)["new_records"] == 200
+        produce(servers, "far", 200, 10)
+        assert person.shows("backup", "create", "far", *place)["new_records"] == 10
+        assert "far" in person.types("backup", "list", *place)
+        assert "every byte is as it was written" in person.types("backup", "verify", *place)
+        restored = person.shows("backup", "restore", "far", *place, "--as", "near")
+        assert restored["records"] == 210
+        expect_same(servers, "far", "near", offsets=restored["offsets_kept"])
+
+
+def test_what_cannot_be_done_is_said_in_one_line(person: Person, servers: str, tmp_path: Path) -> None:
+    place = str(tmp_path / "place")
+    person.types("topic", "create", "lines", "--partitions", "2")
+    produce(servers, "lines", 0, 10)
+    person.types("backup", "create", "lines", place)
+    for words, code, why in (
+        (("create", "nothing", place), 2, "there is no topic 'nothing'"),
+        (("create", "lines", "gs://x"), 2, "in a directory, or in s3://BUCKET/PREFIX"),
+        (("create", "lines", place, "--rate", "fast"), 2, "write bytes a second"),
+        (("restore", "line", place), 2, "there is no backup of 'line'; there are: lines"),
+        (("restore", "lines", place), 2, "there is a topic 'lines' already"),
+        (("restore", "lines", place, "--as", "x", "--replicas", "9"), 2, "there are 3 nodes"),
+    ):
+        complaint = person.types("backup", *words, expect=code)
+        assert why in complaint, words
+        assert complaint.count("\n") == 1
+    person.types("topic", "delete", "lines")
+    person.types("topic", "create", "lines")
+    assert "of another one that had this name" in person.types("backup", "create", "lines", place, expect=2)
+    (file, *_) = sorted((tmp_path / "place").rglob("*.batches"))
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes((content[-1] ^ 1,)))
+    assert "is damaged" in person.types("backup", "verify", place, expect=1)
+    complaint = person.types("backup", "restore", "lines", place, "--as", "y", expect=1)
+    assert "is damaged: its SHA-256 is not what was written; nothing is changed" in complaint
+    assert "y" not in [each["topic"] for each in person.shows("topic", "list")["topics"]]
+
+
+# ---- stopped, killed, gone on ----
+
+
+def until_there(servers: str, topic: str, count: int) -> None:
+    """So many offsets, of all partitions."""
+    deadline = monotonic() + WAIT_S
+    while True:
+        with Cluster(servers) as cluster, suppress(UnknownTopic, Unreachable):
+            ends = cluster.offsets(topic, {0: LATEST, 1: LATEST})
+            if sum(end or 0 for end in ends.values()) >= count:
+                return
+        assert monotonic() < deadline, f"waited {WAIT_S} s for {count} offsets of {topic}"
+        sleep(0.05)
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_whoever_is_stopped_goes_on(
+    person: Person, servers: str, tmp_path: Path, end: signal.Signals
+) -> None:
+    name, place = f"stop-{end.name.lower()}", str(tmp_path)
+    person.types("topic", "create", name, "--partitions", "2")
+    produce(servers, name, 0, 400, value_bytes=1000)
+
+    saving = person.begins("backup", "create", name, place, "--rate", "100k")
+    assert saving.stderr is not None
+    saving.stderr.readline()  # It tells that some of it is done.
+    saving.send_signal(end)
+    saving.communicate(timeout=WAIT_S)
+    assert saving.returncode == (130 if end == signal.SIGINT else -end)
+    if end == signal.SIGINT:
+        assert "is not complete" in person.types("backup", "restore", name, place, "--as", "no", expect=2)
+        (listed,) = person.shows("backup", "list", place)["backups"]
+        assert 0 < listed["records"] < 400
+    person.types("backup", "create", name, place)
+    (listed,) = person.shows("backup", "list", place)["backups"]
+    assert (listed["records"], listed["complete"]) == (400, True)
+
+    other = f"{name}-2"
+    restoring = person.begins("backup", "restore", name, place, "--as", other, "--rate", "100k")
+    until_there(servers, other, 30)
+    restoring.send_signal(end)
+    restoring.communicate(timeout=WAIT_S)
+    assert restoring.returncode == (130 if end == signal.SIGINT else -end)
+    assert "already" in person.types("backup", "restore", name, place, "--as", other, expect=2)
+    went_on = person.shows("backup", "restore", name, place, "--as", other, "--resume")
+    assert 0 < went_on["records"] < 400
+    expect_same(servers, name, other, offsets=went_on["offsets_kept"])
+
+
+@pytest.mark.parametrize("replication", PROTOCOLS)
+def test_leaders_that_are_killed_meanwhile_cost_nothing(tmp_path: Path, replication: str) -> None:
+    async def main() -> None:
+        with GrowingCluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await cluster.until_registered(client)
+                servers, place = cluster.bootstrap, str(tmp_path / "place")
+                person = Person(servers)
+                created = ("topic", "create", "a", "--partitions", "2", "--replication", replication)
+                await asyncio.to_thread(person.types, *created)
+                await asyncio.to_thread(produce, servers, "a", 0, 300, value_bytes=1000)
+                await asyncio.to_thread(person.types, "backup", "create", "a", place)
+                restoring = person.begins(
+                    "backup", "restore", "a", place, "--as", "b", "--rate", "100k", "--json"
+                )
+                await asyncio.to_thread(until_there, servers, "b", 30)
+                (topic,) = (await client.image(1, ("b",))).topics
+                victim = cluster.nodes[await cluster.leader(client, topic.partitions()[0])]
+                victim.kill()
+                out, complaint = await asyncio.to_thread(restoring.communicate, timeout=120)
+                assert restoring.returncode == 0, complaint
+                victim.start()
+                told = json.loads(out)
+                assert told["records"] == 300
+                kept = told["offsets_kept"]
+                await asyncio.to_thread(expect_same, servers, "a", "b", offsets=kept)
+
+    run(main())
