@@ -159,8 +159,8 @@ def _kept_for_longer(config: Mapping[str, str], topic: str) -> Finding | None:
     segment_bytes = int(config.get(SEGMENT_BYTES, StoreSettings().segment_bytes))
     if 0 <= keep_bytes < segment_bytes:
         whats.append(
-            f"{RETENTION_BYTES} is {say.bytes_count(keep_bytes)}, but a segment grows to {say.bytes_count(segment_bytes)} "
-            f"({SEGMENT_BYTES})"
+            f"{RETENTION_BYTES} is {say.bytes_count(keep_bytes)}, but a segment grows to "
+            f"{say.bytes_count(segment_bytes)} ({SEGMENT_BYTES})"
         )
         settings.append(f"--config {SEGMENT_BYTES}={max(SEGMENT_BYTES_LEAST, keep_bytes)}")
     if not settings:
