@@ -131,9 +131,9 @@ class Keeper:
 
     @property
     def _is_filling(self) -> bool:
-        """A log that is the data may lack much: the next stretch is asked for when the one before is whole, and
-        then at once. Asked before, it would be the same one again, and the next would wait for its time."""
-        return bool(self._repairs) and self.keeps_all
+        """A log may lack much: the next stretch is asked for when the one before is whole, and then at once.
+        Asked before, it would be the same one again, and the next would wait for its time."""
+        return bool(self._repairs)
 
     @property
     def claim(self) -> EntryId:

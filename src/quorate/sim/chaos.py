@@ -21,6 +21,9 @@ from quorate.sim.steward import Steward
 from quorate.sim.trouble import Trouble
 from quorate.sim.world import RESTART_SECONDS, World
 
+NOTICED = 0.6
+"""How many of the others find out at once that a process has ended."""
+
 
 class Toll(msgspec.Struct):
     """What was thrown at a world."""
@@ -192,7 +195,16 @@ class Chaos:
                 continue
             if self.world.crash(number):
                 self.toll.crashes += 1
+                self._let_others_notice(fault, number)
             self._keep_down(number, fault.seconds)
+
+    def _let_others_notice(self, fault: Fault, number: int) -> None:
+        """The machine goes on, and says to some of them that nobody listens there any more."""
+        rng = Random(fault.chance + number)
+        for other in self.world.nodes:
+            delay_s = self.world.tunables.pace_s * rng.random()
+            if other != number and rng.random() < NOTICED:
+                self._later(delay_s, partial(self.world.refused, other, number))
 
     def _power(self, fault: Fault) -> None:
         for number in self._targets(fault):

@@ -259,6 +259,19 @@ class World:
             self.trace.add(self.now, number, what)
         return was_up
 
+    def refused(self, number: int, peer: int) -> None:
+        """A node looks where another one was, and nobody listens there: its process has ended."""
+        node = self.nodes[number]
+        is_idle = node.host is None or node.paused_until > self.now
+        if is_idle or self.nodes[peer].host is not None or self.network.links[number, peer].cuts:
+            return
+        assert node.host is not None
+        if self.trace is not None:
+            self.trace.add(self.now, number, "refused", peer=peer)
+        node.host.at(node.clock.local(self.now))
+        node.host.suspect(peer, ended=True)
+        self._turned(node)
+
     def pause(self, number: int, seconds: float) -> None:
         """The process stands still; the world goes on."""
         node = self.nodes[number]
