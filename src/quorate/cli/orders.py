@@ -198,12 +198,16 @@ class Orders:
             raise WrongUsage(f"{what}: {too_new}") from too_new
         self.standing = MAY_STAND
         batch = command_batch(command)
-        try:
-            await self.client.propose(METADATA, [batch], timeout_s=TIMEOUT_S)
-        except NotWritten as refused:
-            raise WrongUsage(f"{what}: {refused}; {NOBODY_LEADS}") from refused
-        except OutcomeUnknown as unknown:
-            raise NotYet(f"{what}: {unknown}; it may be so: look, and order again") from unknown
+        deadline = monotonic() + TIMEOUT_S
+        while True:
+            try:
+                await self.client.propose(METADATA, [batch], timeout_s=max(deadline - monotonic(), SOON_S))
+                return
+            except NotWritten as refused:
+                raise WrongUsage(f"{what}: {refused}; {NOBODY_LEADS}") from refused
+            except OutcomeUnknown as unknown:
+                if monotonic() >= deadline:
+                    raise NotYet(f"{what}: {unknown}; it may be so: look, and order again") from unknown
 
     async def _give(self, what: str, order: Awaitable[Result]) -> Result:
         try:
