@@ -113,7 +113,7 @@ class Room:
 
 
 def in_room(
-    tmp_path: Path, test: Callable[[Room], Any], topics: tuple[str, ...] = ("a", "b"), **settings: str
+    tmp_path: Path, test: Callable[[Room], Any], topics: tuple[str, ...] = ("a", "b"), **settings: Any
 ) -> None:
     async def main(served: Served) -> None:
         async with await served.connect() as connection:
