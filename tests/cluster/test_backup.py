@@ -153,7 +153,7 @@ def test_a_topic_comes_back_as_it_was(person: Person, servers: str, tmp_path: Pa
     again = person.shows("backup", "create", name, place)
     assert (again["new_records"], again["lost"]) == (100, [])
     assert 0 < again["new_bytes"] < again["bytes"] / 2
-    assert person.shows("backup", "create", name, place)["new_bytes"] == 0
+    assert person.shows("backup", "create", name, place)["new_records"] == 0
     assert "every byte is as it was written" in person.types("backup", "verify", place)
     (listed,) = person.shows("backup", "list", place)["backups"]
     assert (listed["records"], listed["complete"]) == (RECORDS_COUNT + 100, True)
@@ -227,7 +227,8 @@ def test_tables_come_back_as_of_one_moment_while_they_are_written(
         assert saved["new_records"] == ACCOUNTS_COUNT + ACCOUNTS_COUNT // 500
         person.types("backup", "create", group, place)
         now = [row.values for row in bank.iterate("accounts")]
-    assert "nothing is new" in person.types("backup", "create", group, place)
+    if replication != "confirm":  # There a CONFIRM may be late.
+        assert "nothing is new" in person.types("backup", "create", group, place)
 
     person.types("backup", "restore", group, place, "--as", other)
     with TableGroup(servers, other) as bank:

@@ -35,6 +35,7 @@ PARTITIONS_AT_ONCE = 4
 FILLER_OFFSETS_MAX = 1 << 24
 TRY_S = 20.0
 GIVE_UP_S = 120.0
+STATUS_S = 5.0
 LOOK_EVERY_S = 0.05
 EPOCH = 0
 INTERRUPTED = "stopped: what is restored so far stands; the same command with --resume goes on from there"
@@ -134,6 +135,7 @@ class _Part:
         self._flights: deque[_Flight] = deque()
         self._next: int | None = None
         """The offset of what is written next; None: to be asked for."""
+        self._leader = 0
         self._ahead = 0
         """By how much the last one lies above its place in the backup."""
 
@@ -188,21 +190,26 @@ class _Part:
         client = self._whole.client
         deadline = monotonic() + GIVE_UP_S
         while monotonic() < deadline:
-            found: list[tuple[int, int]] = []
-            for node in client.nodes:
-                try:
-                    status = await client.status(node)
-                except Unreachable:
-                    continue
-                found += [
-                    (replica.epoch, replica.head.offset)
-                    for replica in status.replicas
-                    if replica.partition == self._partition and replica.role == "leader"
-                ]
-            if found:
+            # Whoever has just settled something knows; else the leader of the newest epoch, of all that answer.
+            if found := await self._heads(self._leader) if self._leader else ():
+                return found[0][1]
+            if found := [head for node in client.nodes for head in await self._heads(node)]:
                 return max(found)[1]
             await asyncio.sleep(LOOK_EVERY_S)
         raise BackupError(f"{self._where}: nobody leads it; is a majority of its nodes up? Then: --resume")
+
+    async def _heads(self, node: int) -> list[tuple[int, int]]:
+        """(epoch, offset), if that node leads."""
+        try:
+            async with asyncio.timeout(STATUS_S):
+                status = await self._whole.client.status(node)
+        except (Unreachable, TimeoutError):
+            return []
+        return [
+            (replica.epoch, replica.head.offset)
+            for replica in status.replicas
+            if replica.partition == self._partition and replica.role == "leader"
+        ]
 
     # --- sending ---
 
@@ -233,6 +240,7 @@ class _Part:
     async def _land(self) -> None:
         flight = self._flights.popleft()
         settled = await flight.task
+        self._leader = settled.node
         batch = flight.batch
         self._records += batch.header.record_count
         self._ahead = settled.offset - batch.first

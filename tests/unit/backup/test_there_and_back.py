@@ -1,0 +1,254 @@
+"""Topics of one real node, saved and put back: files, gaps, stops, and what does not belong together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from quorate.backup import manifest as manifests
+from quorate.backup.checking import problems
+from quorate.backup.errors import Stopped, WrongBackup
+from quorate.backup.manifest import Gap, Manifest
+from quorate.backup.pace import Progress, Throttle
+from quorate.backup.place import Directory, Place
+from quorate.backup.resuming import Standing, standing
+from quorate.backup.returning import Returned, Returning, Target
+from quorate.backup.saving import Saved, save_topic
+from quorate.backup.source import source_of
+from quorate.batch import decode_records, encode_records, parse_batch_header
+from quorate.client import LATEST, Cluster
+from quorate.client.admin import new_producer_id
+from quorate.client.ranges import Range, batches_between
+from quorate.node.address import Address
+from quorate.node.client import Client
+from quorate.wire.messages import Api
+from tests.unit.kafka.harness import TIMEOUT_S, Connection, Served, serve
+
+FILE_BYTES = 300
+
+
+class Room:
+    """A topic, a place, and what can be done with them."""
+
+    def __init__(self, served: Served, connection: Connection, directory: Path) -> None:
+        self._served = served
+        self._connection = connection
+        self.place: Place = Directory(directory)
+        self._bootstrap = f"127.0.0.1:{served.port}"
+
+    async def write(self, topic: str, *values: bytes, **more: int) -> None:
+        for value in values:
+            batch = encode_records([(b"k", value), (None, value * 2)], 5, **more)
+            assert (await self._connection.produce(topic, batch)).error_code == 0
+
+    async def delete_before(self, topic: str, offset: int) -> None:
+        partitions = [{"partition_index": 0, "offset": offset}]
+        values = {"topics": [{"name": topic, "partitions": partitions}], "timeout": timedelta(seconds=5)}
+        answer = await self._connection.ask(Api.DELETE_RECORDS, values)
+        assert answer.topics[0].partitions[0].error_code == 0
+
+    async def asking(self, ask: Callable[[Cluster], Any]) -> Any:
+        def asked() -> Any:
+            with Cluster(self._bootstrap, timeout_s=TIMEOUT_S) as cluster:
+                return ask(cluster)
+
+        return await asyncio.to_thread(asked)
+
+    async def save(self, topic: str, **more: Any) -> Saved:
+        source = source_of(self._served.node.metadata.image.topics[topic], "test")
+        more = {"file_bytes_max": FILE_BYTES} | more
+        saved: Saved = await self.asking(lambda cluster: save_topic(self.place, cluster, source, **more))
+        return saved
+
+    async def standing(self, manifest: Manifest, topic: str) -> Standing:
+        (partition,) = manifest.partitions
+        found: Standing = await self.asking(
+            lambda cluster: standing(cluster, topic, 0, self.place, partition)
+        )
+        return found
+
+    async def put_back(
+        self,
+        manifest: Manifest,
+        topic: str,
+        at: Standing | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> Returned:
+        made = self._served.node.metadata.image.topics[topic]
+        producer_id = await self.asking(new_producer_id)
+        async with Client("test", {1: Address("127.0.0.1", self._served.port)}) as client:
+            returning = Returning(
+                self.place,
+                client,
+                Target(topic, made.id, made.replication),
+                throttle=Throttle(None, monotonic()),
+                progress=Progress(topic, lambda _: None),
+                whole=manifest.size,
+                is_stopped=is_stopped,
+            )
+            (returned,) = await returning.run(manifest, [at or Standing()], producer_id)
+        return returned
+
+    async def read(self, topic: str) -> list[tuple[int, bytes | None, bytes | None, int]]:
+        """(offset, key, value, timestamp) of every record."""
+
+        def ask(cluster: Cluster) -> list[tuple[int, bytes | None, bytes | None, int]]:
+            end = cluster.offsets(topic, {0: LATEST})[0] or 0
+            wanted = Range(topic, 0, 0, end)
+            return [
+                (record.offset, record.key, record.value, record.timestamp)
+                for batch in batches_between(cluster, wanted, missing_is_error=False)
+                if not parse_batch_header(batch).is_control
+                for record in decode_records(batch)
+            ]
+
+        found: list[tuple[int, bytes | None, bytes | None, int]] = await self.asking(ask)
+        return found
+
+
+def in_room(
+    tmp_path: Path, test: Callable[[Room], Any], topics: tuple[str, ...] = ("a", "b"), **settings: Any
+) -> None:
+    async def main(served: Served) -> None:
+        async with await served.connect() as connection:
+            for topic in topics:
+                assert (await connection.create(topic, **settings)).error_code == 0
+            await test(Room(served, connection, tmp_path / "place"))
+
+    serve(tmp_path, main)
+
+
+def after(count: int) -> Callable[[], bool]:
+    """Somebody wants it to stop after so many looks."""
+    looks = iter(range(count))
+    return lambda: next(looks, None) is None
+
+
+@pytest.mark.parametrize("replication", ["raft", "coordinated", "isr", "confirm"])
+def test_everything_comes_back_where_it_was(tmp_path: Path, replication: str) -> None:
+    async def test(room: Room) -> None:
+        await room.write("a", b"1", b"2", producer_id=-1)
+        await room.write("a", b"3", producer_id=9, producer_epoch=0, base_sequence=0)
+        first = await room.save("a")
+        await room.write("a", b"4" * FILE_BYTES, b"5")
+        second = await room.save("a")
+        assert (first.records, second.records) == (6, 4)
+        assert set(first.manifest.files) < set(second.manifest.files)
+        assert len(second.manifest.files) >= 4
+        assert problems(room.place, second.manifest) == []
+        assert (await room.save("a")).records == 0
+        returned = await room.put_back(second.manifest, "b")
+        assert returned == Returned(10, 0, -1)
+        assert await room.read("b") == await room.read("a")
+        found = await room.standing(second.manifest, "b")
+        assert (found.batches, found.moved) == (5, 0)
+
+    in_room(tmp_path, test, quorate_replication=replication)
+
+
+def test_what_is_gone_before_it_is_saved_is_told_and_leaves_its_place(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        await room.write("a", *(b"%d" % number for number in range(10)))
+        await room.delete_before("a", 5)
+        first = await room.save("a")
+        assert first.lost == []
+        assert first.manifest.partitions[0].start == 5
+        await room.write("a", b"lost", b"lost", b"kept")
+        end = max(offset for offset, *_ in await room.read("a")) + 1
+        await room.delete_before("a", end - 2)
+        second = await room.save("a")
+        saved_end = first.manifest.partitions[0].end
+        assert second.lost == [(0, Gap(saved_end, end - 2))]
+        assert second.records == 2
+        assert problems(room.place, second.manifest) == []
+        returned = await room.put_back(second.manifest, "b")
+        assert returned.moved == 0
+        records = await room.read("b")
+        assert [offset for offset, *_ in records] == [*range(5, saved_end), end - 2, end - 1]
+        assert records[-1][2] == b"keptkept"
+
+    in_room(tmp_path, test)
+
+
+def test_whoever_saves_and_is_stopped_goes_on(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        await room.write("a", *(b"%d" % number for number in range(20)))
+        with pytest.raises(Stopped, match="the same command goes on"):
+            await room.save("a", is_stopped=after(12))
+        stopped = manifests.newest(room.place, "a")
+        assert not stopped.complete
+        assert 0 < stopped.records < 40
+        assert problems(room.place, stopped) == []
+        saved = await room.save("a")
+        assert saved.manifest.complete
+        assert saved.records == 40 - stopped.records
+        assert set(stopped.files) < set(saved.manifest.files)
+
+    in_room(tmp_path, test)
+
+
+def test_whoever_restores_and_is_stopped_goes_on_under_the_same_id(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        await room.write("a", *(b"%d" % number for number in range(20)))
+        made = (await room.save("a")).manifest
+        with pytest.raises(Stopped, match="--resume"):
+            await room.put_back(made, "b", is_stopped=after(12))
+        found = await room.standing(made, "b")
+        assert 0 < found.batches < 20
+        assert found.producer_id >= 0
+        returned = await room.put_back(made, "b", found)
+        assert returned.records == 40 - 2 * found.batches
+        assert await room.read("b") == await room.read("a")
+        whole = await room.standing(made, "b")
+        assert (whole.producer_id, whole.batches) == (found.producer_id, 20)
+        assert (await room.put_back(made, "b", whole)).records == 0
+        assert await room.read("b") == await room.read("a")
+
+    in_room(tmp_path, test)
+
+
+def test_what_was_on_its_way_when_a_restore_ended_is_not_there_twice(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        await room.write("a", *(b"%d" % number for number in range(8)))
+        made = (await room.save("a")).manifest
+        await room.put_back(made, "b")
+        whole = await room.standing(made, "b")
+        # As if the last four had come after somebody had looked how far it is.
+        looked = whole._replace(batches=4, sequence=whole.sequence - 8)
+        returned = await room.put_back(made, "b", looked)
+        assert returned == Returned(8, 0, -1)
+        assert await room.read("b") == await room.read("a")
+
+    in_room(tmp_path, test)
+
+
+def test_offsets_that_are_taken_are_told(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        await room.write("a", b"1", b"2")
+        made = (await room.save("a")).manifest
+        await room.write("b", b"already there")
+        returned = await room.put_back(made, "b")
+        assert returned == Returned(4, 4, 1)
+        assert [offset for offset, *_ in await room.read("b")] == [1, 2, 3, 4, 5, 6]
+
+    in_room(tmp_path, test)
+
+
+def test_a_topic_that_no_restore_has_written_is_refused(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        await room.write("a", b"1", b"2")
+        made = (await room.save("a")).manifest
+        await room.write("b", b"1")
+        with pytest.raises(WrongBackup, match="no restore has written that"):
+            await room.standing(made, "b")
+        await room.write("c", b"9", producer_id=3, producer_epoch=0, base_sequence=0)
+        with pytest.raises(WrongBackup, match="is not what this backup holds"):
+            await room.standing(made, "c")
+
+    in_room(tmp_path, test, ("a", "b", "c"))
