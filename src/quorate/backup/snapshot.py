@@ -74,6 +74,8 @@ def save_tables(
     before = expect_same(place, source, TABLES)
     for _ in range(TRIES_COUNT):
         described = tables.describe()
+        if before is not None and _is_same(before, source, described.offset):
+            return TablesSaved(before, 0, is_new=False)
         node = described.leader or min(described.copies)
         throttle, progress = Throttle(rate, monotonic()), Progress(source.name, tell)
         pieces = _paced(tables.snapshot(node), throttle, progress, is_stopped)
@@ -82,6 +84,10 @@ def save_tables(
         except SnapshotLost as lost:
             tell(str(lost))
     raise BackupError(f"{source.name}: {TRIES_COUNT} snapshots were lost with their nodes; try again later")
+
+
+def _is_same(before: Manifest, source: Source, offset: int) -> bool:
+    return before.offset == offset and before.config == source.config
 
 
 def _paced(
@@ -101,8 +107,6 @@ def _save(
     first = next(pieces)
     (begin,) = parts_of(first)
     assert isinstance(begin, Begin), "a snapshot begins with its tables"
-    if before is not None and before.offset == begin.settled and before.config == source.config:
-        return TablesSaved(before, 0, is_new=False)
     files: list[DataFile] = []
     unwritten = bytearray(first)
 

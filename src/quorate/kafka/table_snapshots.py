@@ -67,6 +67,7 @@ class Snapshots:
         which = partition, asked.snapshot
         found = self._open.get(which)
         if found is None and asked.number == 0:
+            self._make_room()
             if len(self._open) >= OPEN_COUNT_MAX:
                 raise BadRead(f"{OPEN_COUNT_MAX} snapshots are being read here already; try again later")
             found = self._open[which] = Open(tables.snapshot_pieces())
@@ -78,6 +79,12 @@ class Snapshots:
             found.go_on()
         self._expect_more(which, found)
         return found.piece
+
+    def _make_room(self) -> None:
+        """Those of which the last piece was given out hold nothing back, and are there to repeat it only."""
+        over = [which for which, each in self._open.items() if each.is_over]
+        for which in over[: max(0, len(self._open) + 1 - OPEN_COUNT_MAX)]:
+            self.forget(which)
 
     def _expect_more(self, which: Which, found: Open) -> None:
         if found.timer is not None:

@@ -124,6 +124,18 @@ def test_few_are_open_at_a_time_and_one_that_nobody_asks_for_is_closed() -> None
     asyncio.run(main())
 
 
+def test_those_that_were_read_to_the_end_are_in_nobodys_way() -> None:
+    async def main() -> None:
+        snapshots, tables = Snapshots(), filled()
+        for _ in range(3 * OPEN_COUNT_MAX):
+            id_, number = new_id(), 0
+            while not pieces_of(snapshots, tables, id_, number).is_last:
+                number += 1
+        assert len(snapshots) <= OPEN_COUNT_MAX
+
+    asyncio.run(main())
+
+
 def test_an_id_that_is_none_is_refused() -> None:
     with pytest.raises(BadRead, match="has 16 bytes, not 1"):
         pieces_of(Snapshots(), filled(), b"x", 0)
