@@ -174,9 +174,10 @@ def test_topics_get_more_copies_and_fewer_and_their_preferred_leaders_back(tmp_p
             assert "5 copies of each partition; 4 nodes answer and may have copies" in refused
             for kind in ("raft", "isr", "confirm"):
                 await moving.types(f"topic elect {kind}")
+                image = await moving.client.image(1, (kind,), current=True)
                 view = await moving.shows(f"topic describe {kind}")
-                for partition in view["partitions"]:
-                    assert partition["leader"] == partition["nodes"][0]
+                preferred = [ensemble[0].node for ensemble in image.topics[0].ensembles]
+                assert [partition["leader"] for partition in view["partitions"]] == preferred
             assert "an operator chooses" in await asyncio.to_thread(
                 moving.person.is_refused, "topic elect coordinated"
             )
