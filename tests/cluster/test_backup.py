@@ -35,8 +35,7 @@ from quorate.client import (
 from quorate.client.ranges import Range, batches_between
 from quorate.tables import Add, Column, CreateTable, Insert, Table, Type, Update
 from tests.cluster.growing import GrowingCluster
-from tests.cluster.support import run
-from tests.cluster.table_support import PROTOCOLS
+from tests.cluster.support import run, sampled
 from tests.unit.backup.object_store import BUCKET, CREDENTIALS, object_store
 
 pytestmark = pytest.mark.cluster
@@ -142,7 +141,7 @@ def expect_same(servers: str, one: str, two: str, *, offsets: bool) -> None:
         assert not after.producers & (before.producers | {-1})
 
 
-@pytest.mark.parametrize("replication", PROTOCOLS)
+@pytest.mark.parametrize("replication", sampled("raft"))
 def test_a_topic_comes_back_as_it_was(person: Person, servers: str, tmp_path: Path, replication: str) -> None:
     name, other, place = f"t-{replication}", f"r-{replication}", str(tmp_path)
     settings = ("--config", "retention.ms=86400000", "--config", "max.message.bytes=2000000")
@@ -203,7 +202,7 @@ def transfers(servers: str, group: str) -> Iterator[list[int]]:
         thread.join()
 
 
-@pytest.mark.parametrize("replication", PROTOCOLS)
+@pytest.mark.parametrize("replication", sampled("confirm"))
 def test_tables_come_back_as_of_one_moment_while_they_are_written(
     person: Person, servers: str, tmp_path: Path, replication: str
 ) -> None:
@@ -351,7 +350,7 @@ def test_whoever_is_stopped_goes_on(
     expect_same(servers, name, other, offsets=went_on["offsets_kept"])
 
 
-@pytest.mark.parametrize("replication", PROTOCOLS)
+@pytest.mark.parametrize("replication", sampled("isr"))
 def test_leaders_that_are_killed_meanwhile_cost_nothing(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
         with GrowingCluster(tmp_path) as cluster:

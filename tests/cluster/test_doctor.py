@@ -131,6 +131,7 @@ def test_settings_dead_nodes_and_a_lost_majority(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.proof
 def test_cut_links_and_copies_that_fall_behind(tmp_path: Path) -> None:
     """One way: the leader hears its follower, which answers `quorate doctor`, and gets nothing to follow."""
 
@@ -163,6 +164,7 @@ def test_cut_links_and_copies_that_fall_behind(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.proof
 def test_damage_and_a_full_disk(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = ProxiedCluster(tmp_path, store=SMALL_SEGMENTS, scrub_every_s=0.5)
@@ -259,6 +261,7 @@ def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.proof
 @needs_openssl
 def test_certificates_that_end_soon(tmp_path: Path) -> None:
     with SecuredCluster(tmp_path) as cluster:

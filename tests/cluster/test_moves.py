@@ -108,6 +108,7 @@ def test_a_node_is_added_and_gets_its_share_and_is_drained_and_decommissioned(tm
     run(main())
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("stage", STAGES)
 def test_whoever_is_killed_while_a_node_is_drained_it_goes_on(tmp_path: Path, stage: str) -> None:
     """Who leads the metadata group, the node that is drained, and the one that gets its copies, in turn."""
@@ -138,6 +139,7 @@ def test_whoever_is_killed_while_a_node_is_drained_it_goes_on(tmp_path: Path, st
     run(main())
 
 
+@pytest.mark.proof
 def test_what_moves_can_be_called_off_and_slowed_down_and_nothing_is_lost(tmp_path: Path) -> None:
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
@@ -159,6 +161,7 @@ def test_what_moves_can_be_called_off_and_slowed_down_and_nothing_is_lost(tmp_pa
     run(main())
 
 
+@pytest.mark.proof
 def test_topics_get_more_copies_and_fewer_and_their_preferred_leaders_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:

@@ -116,6 +116,7 @@ async def make_snapshots(servers: str) -> None:
         await asyncio.wrap_future(gone)
 
 
+@pytest.mark.proof
 def test_snapshots_of_an_older_version_leave_nobody_ignorant(tmp_path: Path, older: tuple[str, ...]) -> None:
     """An older node's image, and so its snapshot, lacks what it does not know: which version another one runs."""
 
