@@ -10,11 +10,11 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from logging import NullHandler, getLogger
 from pathlib import Path
-from threading import current_thread, main_thread
+from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING
 
 from quorate.spark.java import find_java, java_home_for_spark
@@ -103,10 +103,16 @@ def _start(app: str, master: str, log_level: str, settings: Mapping[str, str], s
 
 
 def _stop(session: SparkSession) -> None:
-    """From a thread of its own: the connection to Java of one that was interrupted is of no use any more."""
-    from pyspark import InheritableThread
+    """From a thread of its own: the connection to Java of one that was interrupted is of no use any more.
 
-    stopping = InheritableThread(target=session.stop)
+    A plain one. Spark's own threads ask Java for something before they start, from the very thread that must not.
+    """
+
+    def stop() -> None:
+        with suppress(Exception):  # Where Java is gone, nothing is left to be stopped.
+            session.stop()
+
+    stopping = Thread(target=stop, name="stopping Spark", daemon=True)
     stopping.start()
     stopping.join(STOP_S)
 
