@@ -56,8 +56,10 @@ def local_session(
         raise NoSpark(
             "Spark is not installed; install it with `pip install '.[local]'` in a clone of Quorate"
         )
-    # What goes wrong while Java is spoken to is raised; where nobody asked for logs, it is not printed as well.
-    getLogger("py4j").addHandler(NullHandler())
+    # What goes wrong while Java is spoken to is raised; where nobody asked for logs, it is not printed as well. (Of
+    # the package that speaks to it some goes to the root of all logs.)
+    if not getLogger().handlers:
+        getLogger().addHandler(NullHandler())
     with tempfile.TemporaryDirectory(prefix="quorate-spark-", ignore_cleanup_errors=True) as scratch:
         environment = {
             "PYSPARK_PYTHON": sys.executable,
