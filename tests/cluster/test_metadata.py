@@ -41,8 +41,15 @@ def topic_on(name: str, *nodes: int, partitions: int = 2) -> Topic:
 
 
 async def settle(client: Client, *commands: Command) -> None:
+    """Every command can be repeated: what is unknown, since its leader was killed just now, is ordered again."""
     for command in commands:
-        await client.propose(METADATA, [command_batch(command)])
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while True:
+                try:
+                    await client.propose(METADATA, [command_batch(command)])
+                    break
+                except OutcomeUnknown:
+                    continue
 
 
 async def until_registered(cluster: Cluster, client: Client) -> None:
