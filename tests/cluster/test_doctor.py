@@ -216,6 +216,7 @@ async def writing_on(bootstrap: str) -> None:
         await asyncio.to_thread(write, bootstrap, "events", 20, LARGE_BYTES)
 
 
+@pytest.mark.proof
 def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
     """Of two copies one hangs; leaders change by order only, so nobody but a person can decide."""
     confirm = {"automatic": False, "election_timeout_s": 0.5, "heartbeat_s": 0.1}

@@ -130,6 +130,7 @@ def test_whichever_node_it_hits_nothing_acknowledged_is_lost_or_doubled(tmp_path
     run(main())
 
 
+@pytest.mark.proof
 def test_rolling_restart(tmp_path: Path) -> None:
     async def main() -> None:
         async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
@@ -257,6 +258,7 @@ def test_damaged_segments_are_mended_by_the_other_copies(tmp_path: Path) -> None
     run(main())
 
 
+@pytest.mark.proof
 def test_a_wiped_disk_is_replaced_and_counts_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:

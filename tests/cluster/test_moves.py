@@ -75,6 +75,7 @@ async def four_nodes(directory: Path) -> AsyncIterator[Moving]:
         await Moving(cluster, client, writers).types("cluster alter --reset quorate.moving.rate")
 
 
+@pytest.mark.proof
 def test_a_node_is_added_and_gets_its_share_and_is_drained_and_decommissioned(tmp_path: Path) -> None:
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:

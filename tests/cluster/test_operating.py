@@ -51,6 +51,7 @@ def fourth_node(
         process.wait(START_TIMEOUT_S)
 
 
+@pytest.mark.proof
 @pytest.mark.behaviour("YB-12", "YB-13", "YB-15")
 def test_a_fourth_node_joins_copies_leads_votes_and_comes_back_with_a_new_disk(tmp_path: Path) -> None:
     port, directory = free_row(1), tmp_path / "n4"
@@ -93,6 +94,7 @@ def test_a_fourth_node_joins_copies_leads_votes_and_comes_back_with_a_new_disk(t
             assert moved == "node 1 counts in 0 partitions and the metadata group in place of node 4\n"
 
 
+@pytest.mark.proof
 def test_an_order_goes_on_whatever_becomes_of_who_gave_it(tmp_path: Path) -> None:
     with DemoCluster(keep=False) as cluster:
         cluster.start()
@@ -131,6 +133,7 @@ def test_an_order_goes_on_whatever_becomes_of_who_gave_it(tmp_path: Path) -> Non
             assert person.brings_about("topic transfer events --to 4") == "events/0 is led by node 4\n"
 
 
+@pytest.mark.proof
 def test_a_node_that_is_gone_for_good_is_forgotten(tmp_path: Path) -> None:
     port, directory = free_row(1), tmp_path / "n4"
     with DemoCluster(keep=False) as cluster:

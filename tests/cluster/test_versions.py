@@ -33,6 +33,7 @@ def until_known(person: Operator, known: dict[int, int]) -> None:
         sleep(POLL_S)
 
 
+@pytest.mark.proof
 def test_what_is_new_waits_until_every_node_knows_it(tmp_path: Path) -> None:
     with Cluster(tmp_path, partitions=0, metadata_voters=3, raft=QUICK_RAFT) as cluster:
         for node in cluster.nodes.values():
