@@ -183,16 +183,20 @@ class MetadataClient:
         """
         known = self._versions()
         while True:
-            await self.until_applied(self._node.host.hosted[METADATA].applied.offset + 1)
-            if self._versions() == known:
+            seen = self._versions()
+            if seen == known:
+                await self.until_applied(self._node.host.hosted[METADATA].applied.offset + 1)
                 continue
             if self._node.fail_if_replaced() or self._fail_if_too_old():
                 return
             try:
                 await self.command(RegisterNode(self._me()))
-                known = self._versions()
             except NoMetadata:
                 await asyncio.sleep(REGISTER_AGAIN_S)
+                continue
+            # Whoever came while that was settled has not been answered: only what was seen before is known.
+            me, now = self._node.id, self._versions()
+            known = {node: now.get(node, 0) if node == me else seen.get(node, 0) for node in {*seen, me}}
 
     def _versions(self) -> dict[int, int]:
         return {node: info.knows for node, info in self.image.nodes.items()}
@@ -250,7 +254,8 @@ class MetadataClient:
             try:
                 settled = await self._client.propose(METADATA, [payload], timeout_s=left_s)
                 last = settled.offset + len(commands) - 1
-                await asyncio.wait_for(self.until_applied(last), deadline - monotonic())
+                async with asyncio.timeout(deadline - monotonic()):  # `wait_for` may swallow that a node stops.
+                    await self.until_applied(last)
                 return settled.offset
             except OutcomeUnknown as error:
                 if monotonic() >= deadline:
