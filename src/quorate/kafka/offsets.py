@@ -140,7 +140,8 @@ class Listing:
         self._broker.in_turn(ask)
         if waiting:
             with suppress(TimeoutError):
-                await asyncio.wait_for(missing, CURRENT_TIMEOUT_S)
+                async with asyncio.timeout(CURRENT_TIMEOUT_S):
+                    await missing
         return errors
 
     def _not_available(self) -> int:

@@ -254,7 +254,8 @@ class MetadataClient:
             try:
                 settled = await self._client.propose(METADATA, [payload], timeout_s=left_s)
                 last = settled.offset + len(commands) - 1
-                async with asyncio.timeout(deadline - monotonic()):  # `wait_for` may swallow that a node stops.
+                # Not `wait_for`, which may swallow that a node stops.
+                async with asyncio.timeout(deadline - monotonic()):
                     await self.until_applied(last)
                 return settled.offset
             except OutcomeUnknown as error:

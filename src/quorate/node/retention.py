@@ -119,7 +119,8 @@ async def start_before(node: Node, partition: Partition, offset: int) -> Start |
 
     node.host.store.read(partition, holding, holding, 1, done)
     try:
-        frames = await asyncio.wait_for(found, READ_TIMEOUT_S)
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            frames = await found
     except TimeoutError:
         return None
     if not frames:
@@ -226,6 +227,7 @@ class Retention:
 
         self._node.host.store.newest_time(partition, stretch.segment, done)
         try:
-            return await asyncio.wait_for(found, READ_TIMEOUT_S)
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await found
         except TimeoutError:
             return UNKNOWN_TIME
