@@ -1,7 +1,7 @@
 """The broker side of the Kafka protocol: what a node says to Kafka clients.
 
 `guests(node)` is what a node is started with to serve them; `python -m quorate.kafka --config FILE` runs such a
-node. See docs/PROTOCOL.md for what is served, and door.py for a request's way through these files.
+node. See docs/KAFKA.md for what is served, and door.py for a request's way through these files.
 """
 
 from quorate.kafka.broker import Broker

@@ -1,4 +1,5 @@
-"""DescribeConfigs and IncrementalAlterConfigs: what topics and the cluster are set to, and that it be otherwise.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: what topics and the cluster are set to, and that it be
+otherwise. The older AlterConfigs says all that is to be set: whatever it does not name is as by default afterwards.
 
 What is set for the cluster, as for a node without a name, is what new topics are. Nodes are set by their own
 configuration, which nobody changes from outside: of one node nothing is described, and nothing altered.
@@ -7,6 +8,7 @@ configuration, which nobody changes from outside: of one node nothing is describ
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from quorate.kafka.call import Call
-from quorate.kafka.settings import Refused, check_altered, check_cluster, cluster_described, described
+from quorate.kafka.settings import (
+    SETTINGS,
+    UNKNOWN,
+    Refused,
+    check_altered,
+    check_cluster,
+    cluster_described,
+    described,
+    is_settled,
+)
 from quorate.kafka.topics import NOT_REGISTERED
 from quorate.machine.metadata import Topic
 from quorate.node.metadata import NoMetadata, TooNew, UnknownTopic
@@ -24,6 +35,9 @@ if TYPE_CHECKING:
     from quorate.kafka.broker import Broker
 
 REGISTERED_TIMEOUT_S = 5.0
+
+Meant = Callable[["Broker", Any], dict[str, str | None]]
+"""What each setting is to be, as a resource of a request has it; None: as by default. Raises Refused."""
 
 
 class Resource(IntEnum):
@@ -83,10 +97,14 @@ def _described(broker: Broker, wanted: Any) -> list[dict[str, Any]]:
 
 
 def handle_alter(broker: Broker, call: Call) -> None:
-    call.door.run(_alter_all(broker, call, decode_request(call.frame).body))
+    call.door.run(_alter_all(broker, call, decode_request(call.frame).body, _altered))
 
 
-async def _alter_all(broker: Broker, call: Call, request: Any) -> None:
+def handle_replace(broker: Broker, call: Call) -> None:
+    call.door.run(_alter_all(broker, call, decode_request(call.frame).body, _replaced))
+
+
+async def _alter_all(broker: Broker, call: Call, request: Any, meant: Meant) -> None:
     knows_cluster = await _is_current(broker)
     times_named = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
     responses = []
@@ -98,7 +116,7 @@ async def _alter_all(broker: Broker, call: Call, request: Any) -> None:
             if times_named[(wanted.resource_type, wanted.resource_name)] > 1:
                 why = f"{wanted.resource_name} is there twice in one request"
                 raise Refused(ErrorCode.invalid_request, why)
-            await _alter(broker, wanted, validate_only=request.validate_only)
+            await _alter(broker, wanted, meant, validate_only=request.validate_only)
         except Refused as refused:
             error, why = refused.error, refused.why
         responses.append(_answer(wanted, error, why))
@@ -106,11 +124,11 @@ async def _alter_all(broker: Broker, call: Call, request: Any) -> None:
     broker.in_turn(lambda: call.answer_with(values))
 
 
-async def _alter(broker: Broker, wanted: Any, *, validate_only: bool) -> None:
+async def _alter(broker: Broker, wanted: Any, meant: Meant, *, validate_only: bool) -> None:
     if wanted.resource_type == Resource.NODE and not _is_cluster(wanted):
         why = "a node is set by its own configuration: change its file, and restart it"
         raise Refused(ErrorCode.invalid_request, why)
-    altered = _altered(wanted)
+    altered = meant(broker, wanted)
     try:
         if _is_cluster(wanted):
             check_cluster(altered)
@@ -130,7 +148,7 @@ async def _alter(broker: Broker, wanted: Any, *, validate_only: bool) -> None:
         raise Refused(ErrorCode.request_timed_out, str(error)) from None
 
 
-def _altered(wanted: Any) -> dict[str, str | None]:
+def _altered(_: Broker, wanted: Any) -> dict[str, str | None]:
     """What each setting that is named is to be; None: as by default. Raises Refused."""
     altered: dict[str, str | None] = {}
     for each in wanted.configs:
@@ -144,6 +162,20 @@ def _altered(wanted: Any) -> dict[str, str | None]:
             why = f"{each.name}: a setting is set to a value or deleted; nothing is appended or subtracted"
             raise Refused(ErrorCode.invalid_request, why)
     return altered
+
+
+def _replaced(broker: Broker, wanted: Any) -> dict[str, str | None]:
+    """What is set is to be this and nothing else; but what a topic is from its creation on need not be repeated."""
+    for name, times in Counter(each.name for each in wanted.configs).items():
+        if times > 1:
+            raise Refused(ErrorCode.invalid_request, f"{name} is there twice in one request")
+    if _is_cluster(wanted):
+        given: Mapping[str, str] = broker.node.metadata.image.cluster.config
+    else:
+        topic = _topic(broker, wanted)
+        kept = {name for name in topic.config if is_settled(name, SETTINGS.get(name, UNKNOWN), topic)}
+        given = {name: value for name, value in topic.config.items() if name not in kept}
+    return {**dict.fromkeys(given), **{each.name: each.value for each in wanted.configs}}
 
 
 # ---- both ----

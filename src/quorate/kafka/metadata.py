@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -113,26 +114,34 @@ class MetadataCache:
             topics = [self._topic(image.topics[name], hidden) for name in sorted(image.topics)]
         else:
             topics = [self._wanted(topic, hidden) for topic in wanted]
-        racks = {info.node: info.rack for info in image.nodes.values() if info.rack}
-        controller = node.metadata.controller
-        nodes = [
-            {"node_id": number, "host": address.host, "port": address.port, "rack": racks.get(number)}
-            for number, address in sorted(known.items())
-        ]
         return {
             "throttle_time": timedelta(0),
             "error_code": ErrorCode.none,
-            "brokers": nodes,
+            "brokers": self._listed(known),
             "cluster_id": node.config.cluster,
-            # Any node takes what is meant for the controller: name one that the client can find in any case.
-            # librdkafka would wait for minutes until it hears of one.
-            "controller_id": controller
-            if controller in known
-            else node.id
-            if node.id in known
-            else min(known),
+            "controller_id": self.controller(known),
             "topics": topics,
         }
+
+    def nodes(self, listener: str) -> list[dict[str, Any]]:
+        """Those that can be found from that listener."""
+        return self._listed(self._found_on(listener))
+
+    def controller(self, known: Collection[int]) -> int:
+        """Any node takes what is meant for the controller: name one that the client can find in any case.
+
+        librdkafka would wait for minutes until it hears of one.
+        """
+        node = self._node
+        wanted = (node.metadata.controller, node.id)
+        return next((number for number in wanted if number in known), min(known))
+
+    def _listed(self, known: dict[int, Address]) -> list[dict[str, Any]]:
+        racks = {info.node: info.rack for info in self._node.metadata.image.nodes.values() if info.rack}
+        return [
+            {"node_id": number, "host": address.host, "port": address.port, "rack": racks.get(number)}
+            for number, address in sorted(known.items())
+        ]
 
     def _found_on(self, listener: str) -> dict[int, Address]:
         """Where nodes are for whoever asks there; those that have no such listener cannot be found from there."""

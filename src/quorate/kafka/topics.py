@@ -60,8 +60,8 @@ def handle_create(broker: Broker, call: Call) -> None:
 
 
 async def _create_all(broker: Broker, call: Call, request: Any) -> None:
-    deadline = asyncio.get_running_loop().time() + _seconds(request.timeout)
-    knows_cluster = await broker.until_registered(_seconds(request.timeout))
+    deadline = asyncio.get_running_loop().time() + seconds(request.timeout)
+    knows_cluster = await broker.until_registered(seconds(request.timeout))
     if knows_cluster:
         await (
             broker.node.metadata.catch_up()
@@ -194,8 +194,8 @@ def handle_create_partitions(broker: Broker, call: Call) -> None:
 
 
 async def _add_to_all(broker: Broker, call: Call, request: Any) -> None:
-    deadline = asyncio.get_running_loop().time() + _seconds(request.timeout)
-    knows_cluster = await broker.until_registered(_seconds(request.timeout))
+    deadline = asyncio.get_running_loop().time() + seconds(request.timeout)
+    knows_cluster = await broker.until_registered(seconds(request.timeout))
     times_named = Counter(topic.name for topic in request.topics)
     answers = []
     for wanted in request.topics:
@@ -257,7 +257,7 @@ async def _delete_all(broker: Broker, call: Call, request: Any) -> None:
         wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         wanted = [(name, None) for name in request.topic_names]
-    if await broker.until_registered(_seconds(request.timeout)):
+    if await broker.until_registered(seconds(request.timeout)):
         answers = [await _delete(broker, name, topic_id) for name, topic_id in wanted]
     else:
         error = {"error_code": ErrorCode.not_controller, "error_message": NOT_REGISTERED}
@@ -297,5 +297,5 @@ def check_name(name: str) -> None:
         raise Refused(ErrorCode.invalid_topic_exception, why)
 
 
-def _seconds(timeout: timedelta) -> float:
+def seconds(timeout: timedelta) -> float:
     return min(max(timeout.total_seconds(), 0.0), LEADERS_TIMEOUT_S_MAX)

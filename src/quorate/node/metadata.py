@@ -38,6 +38,8 @@ from quorate.node.client import BadRequest, Client, NotDone, NotWritten, Outcome
 from quorate.node.config import Address
 from quorate.node.logs import WARNING
 from quorate.node.placement import place
+from quorate.node.requests import ReplicaStatus
+from quorate.node.statuses import replica_status
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
@@ -430,12 +432,35 @@ class MetadataClient:
 
     async def move_leader(self, partition: Partition, *, timeout_s: float) -> bool:
         """Let somebody else lead a partition that is overseen; whether that is so."""
-        self._client.expect_leader(partition, self.controller)  # Whoever oversees it is there.
         try:
-            await self._client.transfer(partition, 0, timeout_s=timeout_s)
-        except (NotDone, BadRequest, OutcomeUnknown):
+            await self.let_lead(partition, 0, timeout_s=timeout_s)
+        except BadChange:
             return False
         return True
+
+    async def let_lead(self, partition: Partition, to: int, *, timeout_s: float) -> None:
+        """Let that node lead a partition, or, with 0, anybody else; raises BadChange, with the reason."""
+        stored = self.image.shard(partition)
+        # Whoever oversees it is where the metadata group is led.
+        asked = self._node.leader_of(partition)[0] if stored is None else self.controller
+        self._client.expect_leader(partition, asked)
+        try:
+            await self._client.transfer(partition, to, timeout_s=timeout_s)
+        except (NotDone, BadRequest, OutcomeUnknown) as error:
+            raise BadChange(str(error)) from None
+
+    async def leader_status(self) -> ReplicaStatus | None:
+        """How the metadata group's leader sees its followers; None: nobody who leads it answers."""
+        node = self._node
+        if node.is_leader(METADATA):
+            return replica_status(node.host.hosted[METADATA])
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                status = await self._client.status(self.controller or node.id)
+        except (TimeoutError, Unreachable):
+            return None
+        found = (each for each in status.replicas if each.partition == METADATA and each.role == "leader")
+        return next(found, None)
 
     async def next_producer_id(self) -> int:
         """One that no producer of this cluster ever had; raises NoMetadata."""

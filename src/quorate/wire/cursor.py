@@ -21,6 +21,7 @@ Buffer = bytes | bytearray | memoryview
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
+_F64 = struct.Struct(">d")
 VARINT_BYTES_MAX = 5
 REQUEST_ELEMENTS_MAX = 100_000
 """Enough to name every partition that a cluster may have, each with its replicas."""
@@ -60,6 +61,10 @@ class Cursor:
 
     def i64(self) -> int:
         number: int = _I64.unpack_from(self.buffer, self._step(8))[0]
+        return number
+
+    def f64(self) -> float:
+        number: float = _F64.unpack_from(self.buffer, self._step(8))[0]
         return number
 
     def uvarint(self) -> int:

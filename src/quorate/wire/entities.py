@@ -203,6 +203,8 @@ _NUMBERS: dict[str, Read] = {
     "int16": Cursor.i16,
     "int32": Cursor.i32,
     "int64": Cursor.i64,
+    "uint16": lambda cursor: cursor.i16() & 0xFFFF,
+    "float64": Cursor.f64,
     "error_code": _error_code,
     "timedelta_i32": lambda cursor: datetime.timedelta(milliseconds=cursor.i32()),
     "timedelta_i64": lambda cursor: _lifetime(cursor.i64()),

@@ -34,10 +34,23 @@ class Api(IntEnum):
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_QUORUM = 55
+    DESCRIBE_CLUSTER = 60
 
 
 VERSIONS: dict[Api, tuple[int, int]] = {
@@ -52,10 +65,23 @@ VERSIONS: dict[Api, tuple[int, int]] = {
     Api.DELETE_TOPICS: (1, 6),
     Api.DELETE_RECORDS: (0, 2),
     Api.INIT_PRODUCER_ID: (0, 5),
+    Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    Api.DESCRIBE_ACLS: (1, 3),
+    Api.CREATE_ACLS: (1, 3),
+    Api.DELETE_ACLS: (1, 3),
     Api.DESCRIBE_CONFIGS: (1, 4),
+    Api.ALTER_CONFIGS: (0, 2),
+    Api.DESCRIBE_LOG_DIRS: (1, 4),
     Api.SASL_AUTHENTICATE: (0, 2),
     Api.CREATE_PARTITIONS: (0, 3),
+    Api.ELECT_LEADERS: (0, 2),
     Api.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    Api.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
+    Api.LIST_PARTITION_REASSIGNMENTS: (0, 0),
+    Api.DESCRIBE_CLIENT_QUOTAS: (0, 1),
+    Api.ALTER_CLIENT_QUOTAS: (0, 1),
+    Api.DESCRIBE_QUORUM: (0, 2),
+    Api.DESCRIBE_CLUSTER: (0, 1),
 }
 """The least and the greatest version of each that is served, and that is told to clients."""
 
@@ -70,10 +96,23 @@ FLEXIBLE_FROM: dict[Api, int] = {
     Api.DELETE_TOPICS: 4,
     Api.DELETE_RECORDS: 2,
     Api.INIT_PRODUCER_ID: 2,
+    Api.OFFSET_FOR_LEADER_EPOCH: 4,
+    Api.DESCRIBE_ACLS: 2,
+    Api.CREATE_ACLS: 2,
+    Api.DELETE_ACLS: 2,
     Api.DESCRIBE_CONFIGS: 4,
+    Api.ALTER_CONFIGS: 2,
+    Api.DESCRIBE_LOG_DIRS: 2,
     Api.SASL_AUTHENTICATE: 2,
     Api.CREATE_PARTITIONS: 2,
+    Api.ELECT_LEADERS: 2,
     Api.INCREMENTAL_ALTER_CONFIGS: 1,
+    Api.ALTER_PARTITION_REASSIGNMENTS: 0,
+    Api.LIST_PARTITION_REASSIGNMENTS: 0,
+    Api.DESCRIBE_CLIENT_QUOTAS: 1,
+    Api.ALTER_CLIENT_QUOTAS: 1,
+    Api.DESCRIBE_QUORUM: 0,
+    Api.DESCRIBE_CLUSTER: 0,
 }
 """From which version on lengths are varints and structures end with tagged fields."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -69,14 +70,16 @@ class Maker:
         if name in BITS:
             edge = 1 << BITS[name] - 1
             return rng.choice((0, 1, 2, -1, -2, -3, edge - 1, -edge))
-        return {
+        makers: dict[str, Callable[[], Any]] = {
             "string": lambda: rng.choice(WORDS),
             "bool": lambda: rng.random() < 0.5,
             "uuid": lambda: rng.choice((None, uuid.UUID(int=5), *self.ids)),
             "timedelta_i32": lambda: timedelta(milliseconds=rng.choice((0, 1, 50, -1))),
             "records": self.batch,
             "bytes": self.token,
-        }[name]()
+            "float64": lambda: rng.choice((0.0, -1.5, float("inf"), float("nan"))),
+        }
+        return makers[name]()
 
     def token(self) -> bytes:
         return self.rng.choice((b"", b"n,,n=a,r=b", b"\0a\0b", bytes(100)))

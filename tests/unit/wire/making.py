@@ -22,6 +22,8 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "int16": st.integers(-(2**15), 2**15 - 1),
     "int32": st.integers(-(2**31), 2**31 - 1),
     "int64": st.integers(-(2**63), 2**63 - 1),
+    "uint16": st.integers(0, 2**16 - 1),
+    "float64": st.floats(allow_nan=False),
     "error_code": st.sampled_from(ErrorCode),
     "timedelta_i32": st.integers(-(2**31), 2**31 - 1).map(lambda ms: datetime.timedelta(milliseconds=ms)),
     "datetime_i64": st.integers(0, 2**41).map(
