@@ -122,6 +122,8 @@ class Outcome(StrEnum):
     """A producer's batch that is not the next one: those before it are not here."""
     FENCED = "fenced"
     """The producer goes by a newer epoch now."""
+    NOT_OPEN = "no open transaction"
+    """A batch of a transaction of which this leader has not heard from its coordinator that it is open."""
     DUPLICATE = "duplicate"
     """Settled so long ago that nobody remembers where."""
     REFUSED = "refused"

@@ -13,6 +13,7 @@ from quorate.core.entry import Flag, Header, Kind, Partition
 from quorate.host.detector import DetectorSettings
 from quorate.host.replicas import Hosted
 from quorate.machine import CannotApply
+from quorate.machine.markers import Marker
 from quorate.machine.producers import Numbered
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -52,7 +53,7 @@ class Context(msgspec.Struct, gc=False):
     frames: dict[int, Frame] = {}
     payloads: Sequence[Buffer] = ()
     chunk: bytes = b""
-    numbered: Numbered | None = None
+    numbered: Numbered | Marker | None = None
     """A proposal's place among those of its producer, if it has one."""
 
 

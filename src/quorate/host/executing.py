@@ -19,6 +19,7 @@ from quorate.host.pacing import Pacer
 from quorate.host.replicas import Hosted
 from quorate.host.sending import Sender
 from quorate.host.snapshots import Snapshots
+from quorate.machine.producers import Producers
 from quorate.storage.frame import Frame
 from quorate.storage.store import Store
 
@@ -90,6 +91,8 @@ class Executor:
 
     def _remove_prefix(self, hosted: Hosted, effect: effects.RemovePrefix, _: Context) -> None:
         self._store.remove_prefix(hosted.partition, effect.io, effect.to, effect.checksum)
+        if isinstance(hosted.machine, Producers):
+            hosted.machine.expire(effect.to.offset)
 
     # --- orders to the network and to readers ---
 

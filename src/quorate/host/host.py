@@ -14,6 +14,7 @@ from random import Random
 
 import msgspec
 
+from quorate.batch import BadBatch, BatchHeader
 from quorate.core import commands, effects, events
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import EntryId, Member, Partition, Quorums, Span
@@ -29,7 +30,8 @@ from quorate.host.replicas import Hosted, Reader, ReplicaRecord, as_recovered, d
 from quorate.host.sending import Sender
 from quorate.host.snapshots import Snapshots
 from quorate.machine import CannotApply
-from quorate.machine.producers import numbered
+from quorate.machine.markers import Marker, marker_of
+from quorate.machine.producers import Numbered, numbered
 from quorate.storage.disk import Buffer, Disk
 from quorate.storage.frame import Frame
 from quorate.storage.store import Store
@@ -195,7 +197,7 @@ class Host:
             return
         context = Context(payloads=payloads)
         if produced is not None and hosted.desk is not None:
-            context.numbered = numbered(produced) if len(headers) == 1 else None
+            context.numbered = _numbers_of(produced, payloads[0]) if len(headers) == 1 else None
             if context.numbered is None:
                 answer(Reply(request, Outcome.OUT_OF_ORDER, leader=hosted.replica.leader))
                 return
@@ -487,6 +489,16 @@ class Host:
         else:
             why = f"offset {offset} could not be applied here, nor anything behind it: {reason}"
             self._report(hosted, effects.Report(why, member=hosted.record.me))
+
+
+def _numbers_of(produced: BatchHeader, payload: Buffer) -> Numbered | Marker | None:
+    """A batch's place among those of its producer; None where it makes no sense."""
+    if not produced.is_control:
+        return numbered(produced)
+    try:
+        return marker_of(payload)
+    except BadBatch:
+        return None
 
 
 def _follows(told: tuple[Hosted, events.Event, Context], hosted: Hosted) -> bool:

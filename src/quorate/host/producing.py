@@ -9,6 +9,9 @@ settled or cut is for the next leader to know, from its own log.
 
 A batch is judged right before the replica is told of it, with nothing in between. If it were judged on
 arrival, a later one could slip in after an earlier one was refused, and leave a hole.
+
+Of a transaction, a leader takes batches only once its coordinator has said that it is open (vouching.py). A marker,
+which ends it, is taken once; the same one again is answered when the first is settled.
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ from collections.abc import Callable
 import msgspec
 
 from quorate.core.effects import Outcome, Reply
+from quorate.host.vouching import Vouching
+from quorate.machine.markers import Marker
 from quorate.machine.producers import Numbered, Producers
 
 Answer = Callable[[Reply], None]
+Written = Numbered | Marker
 
 REPETITIONS_WAITING_MAX = 16
 """Requests with the same batch that wait for one flight; more are busy."""
@@ -43,7 +49,7 @@ class Flight:
 
     __slots__ = ("answers", "batch", "offset")
 
-    def __init__(self, batch: Numbered, request: int, answer: Answer) -> None:
+    def __init__(self, batch: Written, request: int, answer: Answer) -> None:
         self.batch = batch
         self.offset = -1
         """Its first, once it is settled."""
@@ -111,13 +117,14 @@ class Flights:
 class Desk:
     """Judges the batches of producers for one replica."""
 
-    __slots__ = ("_flights", "_known")
+    __slots__ = ("_flights", "_known", "vouching")
 
     def __init__(self, known: Producers) -> None:
         self._known = known
         self._flights = Flights()
+        self.vouching = Vouching()
 
-    def admit(self, request: int, batch: Numbered, answer: Answer, leader: Leading) -> Answer | None:
+    def admit(self, request: int, batch: Written, answer: Answer, leader: Leading) -> Answer | None:
         """For a batch that is to be appended, whom to tell what became of it. Any other is answered here."""
         if leader.applied < leader.first:
             answer(Reply(request, Outcome.BUSY, epoch=leader.epoch, leader=leader.node))
@@ -128,14 +135,25 @@ class Desk:
                 self._join(flight, request, answer, leader)
                 return None
         producer = self._known.get(batch.producer_id)
+        if isinstance(batch, Marker):
+            self.vouching.end(batch.producer_id)
+            if producer is not None and batch.number <= producer.marked:
+                answer(Reply(request, Outcome.SETTLED, epoch=leader.epoch, leader=leader.node))
+                return None
+            return self._begin(batch, request, answer)
         offset = producer.offset_of(batch) if producer is not None else None
         if offset is not None:
             answer(Reply(request, Outcome.SETTLED, offset, leader.epoch, leader.node))
             return None
         refusal = self._refusal(batch)
+        if refusal is None and batch.is_transactional and not self.vouching.vouches(batch, leader.epoch):
+            refusal = Outcome.NOT_OPEN
         if refusal is not None:
             answer(Reply(request, refusal, epoch=leader.epoch, leader=leader.node))
             return None
+        return self._begin(batch, request, answer)
+
+    def _begin(self, batch: Written, request: int, answer: Answer) -> Answer:
         flight = Flight(batch, request, answer)
         self._flights.begin(flight)
         return lambda reply: self._landed(flight, reply)
@@ -152,21 +170,20 @@ class Desk:
     def _refusal(self, batch: Numbered) -> Outcome | None:
         """Why this batch is not the next one of its producer; None if it is."""
         producer = self._known.get(batch.producer_id)
-        flights = self._flights.of(batch.producer_id)
-        if flights:
-            epoch, last = flights[-1].batch.epoch, flights[-1].batch.last
-        elif producer is not None:
-            epoch, last = producer.epoch, producer.last
-        else:
+        place = self._place(batch.producer_id)
+        if place is None:
             # A new producer starts with 0, too: its first batch may be on its way, refused here or lost with
             # an earlier leader. Only of one that was forgotten nobody knows where it is.
             anywhere = self._known.may_have_forgotten(batch.producer_id)
             return None if batch.first == 0 or anywhere else Outcome.OUT_OF_ORDER
+        epoch, last = place
         if batch.epoch < epoch:
             return Outcome.FENCED
         if batch.epoch > epoch:
             return None if batch.first == 0 else Outcome.OUT_OF_ORDER
-        if batch.follows(last):
+        if not batch.is_transactional and self._is_open(batch.producer_id):
+            return Outcome.NOT_OPEN
+        if last is None or batch.follows(last):
             return None
         if producer is not None and producer.has_forgotten(batch):
             return Outcome.DUPLICATE
@@ -188,3 +205,38 @@ class Desk:
             self._flights.refused(flight)
         for request, answer in flight.answers:
             answer(reply if request == reply.request else msgspec.structs.replace(reply, request=request))
+
+    def _place(self, producer_id: int) -> tuple[int, int | None] | None:
+        """The epoch of a producer, and its last sequence if that is known, with its flights."""
+        producer = self._known.get(producer_id)
+        place: tuple[int, int | None] | None = None
+        if producer is not None:
+            place = (producer.epoch, None if producer.is_lost else producer.last)
+        for flight in self._flights.of(producer_id):
+            ahead = flight.batch
+            if isinstance(ahead, Numbered):
+                place = (ahead.epoch, ahead.last)
+            elif place is None or ahead.epoch > place[0]:
+                is_lost = place is None and self._known.may_have_forgotten(producer_id)
+                place = (ahead.epoch, None if is_lost else -1)
+        return place
+
+    def _is_open(self, producer_id: int) -> bool:
+        """Whether it has a transaction open here, with its flights."""
+        flights = self._flights.of(producer_id)
+        if not flights:
+            return self._known.is_open(producer_id)
+        newest = flights[-1].batch
+        return isinstance(newest, Numbered) and newest.is_transactional
+
+    def counted(self, producer_id: int, leader: Leading) -> int | None:
+        """Records of a producer's open transaction, of which from here on there are no more: its coordinator must
+        vouch for it again. None while some are under way."""
+        if leader.applied < leader.first:
+            return None
+        self._flights.applied(leader.epoch, leader.applied)
+        self.vouching.end(producer_id)
+        if self._flights.of(producer_id):
+            return None
+        producer = self._known.get(producer_id)
+        return producer.records if producer is not None else 0

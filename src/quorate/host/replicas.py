@@ -15,6 +15,7 @@ from quorate.core.events import Event, Proposed, Recovered
 from quorate.host.manifest import Manifest
 from quorate.host.producing import Answer, Desk, Leading
 from quorate.machine import Judging, Machine, Undoable
+from quorate.machine.markers import Marker
 from quorate.machine.metadata import Metadata
 from quorate.machine.producers import Numbered, Producers
 from quorate.machine.table import Tables
@@ -232,7 +233,7 @@ class Hosted:
         self.record = msgspec.structs.replace(self.record, state=state)
         return encode_record(self.record)
 
-    def is_next(self, event: Event, batch: Numbered) -> bool:
+    def is_next(self, event: Event, batch: Numbered | Marker) -> bool:
         """Whether the replica is to be told of a producer's batch now. If not, the desk answers for it."""
         leads_from = self.replica.leads_from
         if leads_from is None:

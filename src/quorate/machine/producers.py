@@ -7,16 +7,22 @@ one that arrives again is answered with the offset it has, and is not appended a
 This changes when entries are settled, and only then. A replica whose log is cut has nothing to undo here,
 and every replica that has settled the same entries remembers the same, also about whom to forget. What a
 leader has in its log and not yet settled is its own affair: host/producing.py.
+
+Transactions, too: the first batch of one opens it here, a marker ends it (machine/markers.py). Everything below the
+first open one is *stable*; readers of committed records see no further, and are told which of the records before
+that were aborted.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from struct import Struct
 
 import msgspec
 
-from quorate.batch import BatchHeader
+from quorate.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from quorate.core.entry import Header, Kind
+from quorate.machine.markers import Marker, marker_of
 
 SEQUENCES_COUNT = 1 << 31
 """Sequences are below this, and go on with 0."""
@@ -26,6 +32,8 @@ PRODUCERS_COUNT_MAX = 10_000
 """Of one partition. Whoever has settled nothing for the longest time is forgotten first."""
 
 _FIELDS = Struct(">qhi")
+_ATTRIBUTES_AT = 22
+"""The lower byte of a batch's attributes."""
 _FIELDS_AT = 43
 """Producer id, producer epoch and base sequence, in a record batch."""
 _NEGATIVE = 0x80
@@ -40,6 +48,7 @@ class Numbered(msgspec.Struct, frozen=True, gc=False):
     first: int
     last: int
     """Sequences of its first and last record."""
+    is_transactional: bool = False
 
     @property
     def count(self) -> int:
@@ -60,19 +69,26 @@ def numbered(header: BatchHeader) -> Numbered | None:
     if header.producer_epoch < 0 or first < 0:
         return None
     last = (first + header.last_offset_delta) % SEQUENCES_COUNT
-    return Numbered(header.producer_id, header.producer_epoch, first, last)
+    return Numbered(header.producer_id, header.producer_epoch, first, last, header.is_transactional)
 
 
-class Producer(msgspec.Struct, gc=False):
+class Producer(msgspec.Struct, gc=False, omit_defaults=True):
     """What is remembered of one producer, in its newest epoch."""
 
     epoch: int
     batches: list[tuple[int, int, int]]
-    """(first sequence, last sequence, first offset) of the last few, oldest first; never empty."""
+    """(first sequence, last sequence, first offset) of the last few, oldest first; none where a marker began the
+    epoch."""
+    marked: int = -1
+    """The number of its last transaction that ended here."""
+    records: int = 0
+    """Of the open transaction."""
+    is_lost: bool = False
+    """Nothing of its sequences is known: it was forgotten, and a marker came."""
 
     @property
     def last(self) -> int:
-        return self.batches[-1][1]
+        return self.batches[-1][1] if self.batches else -1
 
     def offset_of(self, batch: Numbered) -> int | None:
         """Where exactly this batch was settled, if it is remembered."""
@@ -91,11 +107,26 @@ class Producer(msgspec.Struct, gc=False):
         return full and batch.epoch == self.epoch and batch.is_before(self.batches[0][0])
 
 
-class _State(msgspec.Struct):
+class Aborted(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """An aborted transaction: its records from `first` on are none, up to its marker."""
+
+    producer_id: int
+    first: int
+    marker: int
+    """The marker's offset."""
+    stable: int
+    """What was first not stable behind it: all that are aborted later begin there or above."""
+
+
+class _State(msgspec.Struct, omit_defaults=True):
     """As it stands in snapshots: whoever settled something longest ago comes first."""
 
     producers: dict[int, Producer] = {}
     forgotten_max: int = -1
+    open: dict[int, int] = {}
+    """The first offset of each open transaction, by producer, in the order of the log."""
+    aborted: list[Aborted] = []
+    """In the order of their markers."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -119,10 +150,48 @@ class Producers:
         """Ids are given out in ascending order: one above all that were forgotten was never known here."""
         return producer_id <= self._state.forgotten_max and producer_id not in self._state.producers
 
+    # --- transactions ---
+
+    def stable_end(self, end: int) -> int:
+        """The first offset that readers of committed records do not see; everything below `end` is applied."""
+        first = next(iter(self._state.open.values()), end)
+        return min(first, end)
+
+    def is_open(self, producer_id: int) -> bool:
+        return producer_id in self._state.open
+
+    def open_transactions(self) -> dict[int, int]:
+        """First offsets, by producer."""
+        return dict(self._state.open)
+
+    def all(self) -> dict[int, Producer]:
+        return dict(self._state.producers)
+
+    def aborted(self, *, first: int, end: int) -> list[Aborted]:
+        """Transactions with aborted records between these offsets, `end` left out."""
+        aborted = self._state.aborted
+        found = []
+        for each in aborted[bisect_left(aborted, first, key=lambda each: each.marker) :]:
+            if each.first < end:
+                found.append(each)
+            if each.stable >= end:
+                break
+        return found
+
+    def expire(self, upto: int) -> None:
+        """Nothing up to this offset is in the log any more: what was aborted there need not be known."""
+        aborted = self._state.aborted
+        if aborted and aborted[0].marker <= upto:
+            del aborted[: bisect_left(aborted, upto + 1, key=lambda each: each.marker)]
+
     # --- as a machine ---
 
     def settle(self, header: Header, checksum: int, payload: bytes | bytearray | memoryview) -> None:
         if payload[_FIELDS_AT] & _NEGATIVE or header.kind != Kind.RECORDS:
+            return
+        attributes = payload[_ATTRIBUTES_AT]
+        if attributes & CONTROL:
+            self._settle_marker(header.offset, marker_of(payload))
             return
         producer_id, epoch, first = _FIELDS.unpack_from(payload, _FIELDS_AT)
         last = (first + header.count - 1) % SEQUENCES_COUNT
@@ -139,7 +208,32 @@ class Producers:
             producer.batches.append(batch)
             if len(producer.batches) > BATCHES_REMEMBERED:
                 del producer.batches[0]
+        producer.is_lost = False
         producers[producer_id] = producer  # Last in the order of the dictionary: last to be forgotten.
+        if attributes & TRANSACTIONAL:
+            self._state.open.setdefault(producer_id, header.offset)
+            producer.records += header.count
+
+    def _settle_marker(self, offset: int, marker: Marker) -> None:
+        state = self._state
+        producer = state.producers.pop(marker.producer_id, None)
+        if producer is None:
+            is_lost = marker.producer_id <= state.forgotten_max
+            self._make_room()
+            producer = Producer(marker.epoch, [], is_lost=is_lost)
+        state.producers[marker.producer_id] = producer
+        if marker.number <= producer.marked:
+            return
+        producer.marked = marker.number
+        producer.records = 0
+        if marker.epoch > producer.epoch:
+            producer.epoch = marker.epoch
+            producer.batches = []
+            producer.is_lost = False
+        first = state.open.pop(marker.producer_id, None)
+        if first is not None and not marker.commit:
+            stable = self.stable_end(offset + 1)
+            state.aborted.append(Aborted(marker.producer_id, first, offset, stable))
 
     def snapshot(self) -> bytes:
         return _encode(self._state)
@@ -148,8 +242,9 @@ class Producers:
         self._state = _decode.decode(data)
 
     def _make_room(self) -> None:
+        """Whoever has a transaction open stays, however many there are: its end must be known for one."""
         state = self._state
-        while len(state.producers) >= self._count_max:
-            oldest = next(iter(state.producers))
+        while len(state.producers) - len(state.open) >= self._count_max:
+            oldest = next(each for each in state.producers if each not in state.open)
             del state.producers[oldest]
             state.forgotten_max = max(state.forgotten_max, oldest)
