@@ -17,6 +17,7 @@ from quorate.cli.doctor_facts import (
     nodes_named,
 )
 from quorate.core.quorum import majority
+from quorate.machine.purpose import TOPIC
 from quorate.node.metadata import REPLICAS_COUNT, REPLICAS_SETTING
 from quorate.node.overseers import MIN_ISR, min_isr
 from quorate.node.placement import rack_of
@@ -136,7 +137,7 @@ def _defaults(facts: Facts) -> Iterator[Finding]:
 
 def _retention(facts: Facts) -> Iterator[Finding]:
     for topic in facts.image.topics:
-        if not topic.is_tables and (finding := _kept_for_longer(topic.config, topic.name)):
+        if topic.purpose == TOPIC and (finding := _kept_for_longer(topic.config, topic.name)):
             yield finding
     if finding := _kept_for_longer(facts.image.cluster.config, ""):
         yield finding

@@ -15,6 +15,7 @@ from quorate.host.replicas import Hosted
 from quorate.machine import CannotApply
 from quorate.machine.markers import Marker
 from quorate.machine.producers import Numbered
+from quorate.machine.purpose import HOMES
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
 from quorate.storage.store import StoreSettings
@@ -24,6 +25,8 @@ class HostSettings(msgspec.Struct, frozen=True, gc=False):
     store: StoreSettings = StoreSettings()
     metadata: raft.Tuning = raft.Tuning()
     """For the metadata group: it is small, and what it says must be soon known again after a restart."""
+    homes: raft.Tuning = raft.Tuning()
+    """For the cluster's own topics: only machines read them, so their logs are cut behind snapshots."""
     raft: raft.Tuning = raft.Tuning()
     coordinated: coordinated.Tuning = coordinated.Tuning()
     isr: isr.Tuning = isr.Tuning()
@@ -34,6 +37,8 @@ class HostSettings(msgspec.Struct, frozen=True, gc=False):
 
     def tuning(self, *, protocol: str, purpose: str) -> Any:
         """For a replica that agrees like that, of a log for that."""
+        if purpose in HOMES:
+            return self.homes
         return self.metadata if purpose == "metadata" else getattr(self, protocol)
 
 

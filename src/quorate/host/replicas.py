@@ -15,6 +15,7 @@ from quorate.core.events import Event, Proposed, Recovered
 from quorate.host.manifest import Manifest
 from quorate.host.producing import Answer, Desk, Leading
 from quorate.machine import Judging, Machine, Undoable
+from quorate.machine.groups import Groups
 from quorate.machine.markers import Marker
 from quorate.machine.metadata import Metadata
 from quorate.machine.producers import Numbered, Producers
@@ -28,7 +29,12 @@ PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated, "isr": is
 UNDOING = "confirm"
 """The protocol in which machines change on append, where they can, and records may turn out to be void."""
 
-MACHINES: dict[str, Callable[[], Machine]] = {"topic": Producers, "metadata": Metadata, "tables": Tables}
+MACHINES: dict[str, Callable[[], Machine]] = {
+    "topic": Producers,
+    "metadata": Metadata,
+    "tables": Tables,
+    "groups": Groups,
+}
 """What a log is for decides what is built from it."""
 
 

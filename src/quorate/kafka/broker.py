@@ -19,6 +19,7 @@ from quorate.core.entry import Partition, partition_of
 from quorate.ingest import Ingest
 from quorate.kafka import (
     configs,
+    coordinators,
     declining,
     describing,
     fetch,
@@ -194,6 +195,7 @@ _HANDLERS: dict[int, Handler] = {
     Api.FETCH: fetch.handle,
     Api.LIST_OFFSETS: offsets.handle,
     Api.METADATA: metadata.handle,
+    Api.FIND_COORDINATOR: coordinators.handle,
     Api.SASL_HANDSHAKE: sasl.handle_handshake,
     Api.SASL_AUTHENTICATE: sasl.handle_authenticate,
     Api.API_VERSIONS: versions.handle,

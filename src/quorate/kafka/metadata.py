@@ -143,6 +143,13 @@ class MetadataCache:
             for number, address in sorted(known.items())
         ]
 
+    def reachable(self, listener: str) -> dict[int, Address]:
+        """The nodes that whoever asks there may be sent to, this one only if it may still lead something."""
+        known = self._found_on(listener)
+        if self._sends_away() and len(known) > 1 and not self._leads_alone():
+            del known[self._node.id]
+        return known
+
     def _found_on(self, listener: str) -> dict[int, Address]:
         """Where nodes are for whoever asks there; those that have no such listener cannot be found from there."""
         node = self._node
@@ -216,6 +223,6 @@ class MetadataCache:
             "error_code": ErrorCode.none,
             "name": topic.name,
             "topic_id": uuid.UUID(bytes=topic.id),
-            "is_internal": False,
+            "is_internal": topic.is_internal,
             "partitions": partitions,
         }

@@ -124,6 +124,8 @@ class Producing:
         assert topic is not None
         if topic.is_tables:
             raise Refused(ErrorCode.invalid_record, f"{topic.name} is a group of tables: use `quorate table`")
+        if topic.is_internal:
+            raise Refused(ErrorCode.invalid_topic_exception, f"{topic.name} is the cluster's own")
         if not records:
             raise Refused(ErrorCode.invalid_record, "no record batch")
         header = check_batch(records, batch_bytes_max(topic))

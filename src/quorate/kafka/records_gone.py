@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from quorate.core.entry import Partition
 from quorate.kafka.call import Call
 from quorate.machine.metadata import LetStart, Start
+from quorate.machine.purpose import TOPIC
 from quorate.node.metadata import NoMetadata, TooNew
 from quorate.node.retention import start_before
 from quorate.wire.messages import decode_request
@@ -77,7 +78,7 @@ async def _wanted(broker: Broker, name: str, asked: Any) -> Wanted:
     error, partition = broker.find(topic, asked.partition_index)
     if error:
         return Wanted(error, partition)
-    if topic is not None and topic.is_tables:
+    if topic is not None and topic.purpose != TOPIC:
         return Wanted(ErrorCode.policy_violation, partition)
     first, end = node.log_base(partition) + 1, node.commit(partition) + 1
     offset = end if asked.offset == HIGH_WATERMARK else asked.offset

@@ -15,15 +15,9 @@ from kio.schema.errors import ErrorCode
 from quorate.ingest import SUBJECT, why_bad_subject
 from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
 from quorate.machine.cluster import MOVING_RATE
-from quorate.machine.metadata import (
-    KIND,
-    PARTITIONS_COUNT_MAX,
-    RECORDS,
-    REPLICATIONS,
-    TABLES,
-    Metadata,
-    Topic,
-)
+from quorate.machine.metadata import PARTITIONS_COUNT_MAX, REPLICATIONS, Metadata, Topic
+from quorate.machine.purpose import KIND, RECORDS, TABLES, TOPIC
+from quorate.node.homes import HOME_PARTITIONS_COUNT, HOME_SETTINGS
 from quorate.node.metadata import (
     PARTITIONS_COUNT,
     PARTITIONS_SETTING,
@@ -145,6 +139,7 @@ SETTINGS: dict[str, Setting] = {
 }
 
 COPIES_COUNT_MAX = 9
+HOME_PARTITIONS_COUNT_MAX = 100
 CLUSTER_SETTINGS: dict[str, Setting] = {
     PARTITIONS_SETTING: Setting(
         Kind.INT,
@@ -158,6 +153,15 @@ CLUSTER_SETTINGS: dict[str, Setting] = {
         str(REPLICAS_COUNT),
         numbers=range(1, COPIES_COUNT_MAX + 1),
     ),
+    **{
+        name: Setting(
+            Kind.INT,
+            f"How many partitions the home of {kind} gets, when it is made.",
+            str(HOME_PARTITIONS_COUNT),
+            numbers=range(1, HOME_PARTITIONS_COUNT_MAX + 1),
+        )
+        for kind, name in HOME_SETTINGS.items()
+    },
     MOVING_RATE: Setting(
         Kind.LONG,
         "Bytes a second that a node sends to copies that do not count yet; -1: as many as go, 0: none.",
@@ -192,7 +196,7 @@ def check_altered(topic: Topic, altered: Mapping[str, str | None]) -> dict[str, 
         setting = _setting(name)
         if value is not None:
             _check(setting, name, value, copies, topic.replication)
-            if topic.is_tables:
+            if topic.purpose != TOPIC:
                 check_of_records(name)
         if not is_settled(name, setting, topic):
             possible[name] = value
@@ -225,11 +229,11 @@ def _check(setting: Setting, name: str, value: str, copies: int, replication: st
 
 
 def check_of_records(name: str) -> None:
-    """A group of tables keeps all of its log, as its tables are made from it; raises Refused."""
+    """What a machine is made from is kept whole, or in snapshots; raises Refused."""
     if name in OF_RECORDS:
         raise Refused(
             ErrorCode.invalid_config,
-            f"{name} is for topics: nothing of a group of tables goes for its age or size; delete rows instead",
+            f"{name} is for topics of records: nothing of tables goes for its age or size; delete rows instead",
         )
 
 

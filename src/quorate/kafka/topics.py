@@ -28,7 +28,8 @@ from quorate.kafka.settings import (
     described,
     with_defaults,
 )
-from quorate.machine.metadata import KIND, TABLES, Topic
+from quorate.machine.metadata import Topic
+from quorate.machine.purpose import HOMES, KIND, TABLES
 from quorate.node.metadata import (
     BadChange,
     BadReplication,
@@ -94,6 +95,9 @@ async def _create_all(broker: Broker, call: Call, request: Any) -> None:
 
 async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
     check_name(wanted.name)
+    if wanted.name in HOMES.values():
+        why = f"{wanted.name} is the cluster's own, and is made when it is needed"
+        raise Refused(ErrorCode.invalid_topic_exception, why)
     image = broker.node.metadata.image
     config = with_defaults(image, {setting.name: setting.value or "" for setting in wanted.configs})
     replication = config.pop(REPLICATION, REPLICATION_DEFAULT)
@@ -280,6 +284,8 @@ async def _delete(broker: Broker, name: str | None, topic_id: uuid.UUID | None) 
         name, topic_id = topic.name, uuid.UUID(bytes=topic.id)
         try:
             await broker.node.metadata.delete_topic(topic.id)
+        except BadChange as bad:
+            error, why = ErrorCode.policy_violation, str(bad)
         except UnknownTopic as gone:
             error, why = unknown, str(gone)
         except NoMetadata as none:

@@ -8,7 +8,7 @@ code is older is not registered any more: it would take for nothing what the oth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from zlib import crc32
 
 import msgspec
@@ -47,9 +47,6 @@ that the command itself needs none."""
 
 SETTINGS_COUNT_MAX = 1000
 
-HOME_KINDS = ("groups", "transactions")
-"""Of whom a topic of the cluster's own keeps what must not be forgotten."""
-
 
 MOVING_RATE = "quorate.moving.rate"
 """The setting that says how many bytes a node may send in a second to copies that do not count yet."""
@@ -68,9 +65,9 @@ class RaiseLevel(msgspec.Struct, frozen=True, tag="raise level"):
 
 
 class SetHome(msgspec.Struct, frozen=True, tag="set home"):
-    """Let a topic be where groups, or transactions, live; done if they have no home yet.
+    """Let a topic that was made for it be where groups, or transactions, live; done if they have no home yet.
 
-    It is neither deleted nor given more partitions from then on: by their count it is known who lives where.
+    Such a topic is neither deleted nor given more partitions: by their count it is known who lives where.
     """
 
     kind: str
@@ -85,16 +82,17 @@ class Cluster(msgspec.Struct):
 
 
 def change_cluster(
-    cluster: Cluster, command: AlterCluster | RaiseLevel | SetHome, *, known: int, topics: Collection[bytes]
+    cluster: Cluster, command: AlterCluster | RaiseLevel | SetHome, *, known: int, homes: Mapping[bytes, str]
 ) -> bool:
-    """Whether it changed anything. `known` is the newest level of all nodes, `topics` those that can be a home."""
+    """Whether it changed anything. `known` is the newest level of all nodes, `homes` says which topics were made to
+    be one, and of what."""
     if isinstance(command, RaiseLevel):
         if not cluster.level < command.level <= known:
             return False
         cluster.level = command.level
         return True
     if isinstance(command, SetHome):
-        if command.kind not in HOME_KINDS or command.kind in cluster.homes or command.id not in topics:
+        if command.kind in cluster.homes or homes.get(command.id) != command.kind:
             return False
         cluster.homes[command.kind] = command.id
         return True

@@ -33,6 +33,7 @@ from quorate.machine.cluster import (
     drained_nodes,
     home_number,
 )
+from quorate.machine.purpose import HOMES, TABLES, TOPIC, purpose_of
 from quorate.machine.users import PutUser, RemoveUser, User, Users, change_users
 
 METADATA_TOPIC = bytes(15) + b"\1"
@@ -56,9 +57,6 @@ REPLACED_KEPT_MAX = 1000
 REPLICATIONS: tuple[str, ...] = ("raft", "coordinated", "isr", "confirm")
 OVERSEEN = ("coordinated", "isr")
 """Those in which somebody outside says who leads, and keeps that in `shards`."""
-
-KIND, RECORDS, TABLES = "quorate.kind", "records", "tables"
-"""The setting that says what a topic's log holds, and what it can say."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, gc=False):
@@ -130,9 +128,18 @@ class Topic(msgspec.Struct, frozen=True):
     """Partitions of which not everything has to be kept any longer."""
 
     @property
+    def purpose(self) -> str:
+        """What its log is for (machine/purpose.py)."""
+        return purpose_of(self.config)
+
+    @property
     def is_tables(self) -> bool:
         """A group of tables: its one partition holds transactions."""
-        return self.config.get(KIND) == TABLES
+        return self.purpose == TABLES
+
+    @property
+    def is_internal(self) -> bool:
+        return self.purpose in HOMES
 
     @property
     def is_overseen(self) -> bool:
@@ -252,7 +259,8 @@ Command = (
 
 def level_of(command: Command) -> int:
     """What everybody must know before this may be proposed."""
-    if isinstance(command, CreateTopic) and (command.topic.replication != "raft" or command.topic.is_tables):
+    topic = command.topic if isinstance(command, CreateTopic) else None
+    if topic is not None and (topic.replication, topic.purpose) != ("raft", TOPIC):
         return 2
     return COMMAND_LEVELS[str(command.__struct_config__.tag)]
 
@@ -442,16 +450,15 @@ class Metadata:
             return change_users(self._state.users, command, offset)
         if isinstance(command, AlterCluster | RaiseLevel | SetHome):
             known = min((info.knows for info in self._state.nodes.values()), default=FIRST_LEVEL)
-            topics = {topic.id for topic in self._state.topics.values() if not topic.is_tables}
-            return change_cluster(self._state.cluster, command, known=known, topics=topics)
+            homes = {topic.id: topic.purpose for topic in self._state.topics.values() if topic.is_internal}
+            return change_cluster(self._state.cluster, command, known=known, homes=homes)
         state = self._state
         state.producer_ids[command.node] = (offset, state.next_producer_id)
         state.next_producer_id += PRODUCER_IDS_BLOCK
         return True
 
     def _register(self, info: NodeInfo, offset: int) -> bool:
-        state = self._state
-        known = state.nodes.get(info.node)
+        state, known = self._state, self._state.nodes.get(info.node)
         if known is not None and known.is_another_disk(incarnation=info.incarnation, disk=info.disk):
             return False
         if self.is_replaced(info.node, incarnation=info.incarnation):
@@ -481,9 +488,6 @@ class Metadata:
         state.lives.pop(node, None)
         state.producer_ids.pop(node, None)
         return True
-
-    def _is_home(self, topic_id: bytes) -> bool:
-        return topic_id in self._state.cluster.homes.values()
 
     def _create(self, topic: Topic) -> bool:
         state = self._state
@@ -516,14 +520,14 @@ class Metadata:
         topic = self.by_id.get(command.id)
         if topic is None or topic.is_tables or len(topic.ensembles) != command.first:
             return False
-        if self._is_home(topic.id) or not self._can_hold(command.ensembles):
+        if topic.is_internal or not self._can_hold(command.ensembles):
             return False
         self._put(msgspec.structs.replace(topic, ensembles=(*topic.ensembles, *command.ensembles)))
         return True
 
     def _let_start(self, partition: Partition, start: Start) -> bool:
         topic, number = self.by_id.get(partition[:TOPIC_ID_BYTES]), number_of(partition)
-        if topic is None or topic.is_tables or number >= len(topic.ensembles):
+        if topic is None or topic.purpose != TOPIC or number >= len(topic.ensembles):
             return False
         before = topic.starts.get(number)
         if before is not None and before.entry.offset > start.entry.offset:
@@ -573,7 +577,7 @@ class Metadata:
 
     def _delete(self, topic_id: bytes) -> bool:
         topic = self.by_id.get(topic_id)
-        if topic is None or self._is_home(topic_id):
+        if topic is None or topic.is_internal:
             return False
         state = self._state
         del self.by_id[topic_id]

@@ -81,6 +81,8 @@ PARTITIONS_COUNT_MAX = 100_000
 TOPIC_SNAPSHOT_EVERY = 200_000
 METADATA_SNAPSHOT_EVERY = 1000
 METADATA_KEEP_BEHIND = 1000
+HOME_SNAPSHOT_EVERY = 20_000
+"""A snapshot holds every group that lives there: it costs more than a few thousand commands."""
 
 _RACK = re.compile(r"(?!\s)[^\x00-\x1f\x7f]{0,100}(?<!\s)")
 
@@ -163,6 +165,14 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             coordinated=msgspec.structs.replace(of_topics(self.coordinated), whole_logs=True),
             isr=of_topics(self.isr),
             confirm=of_topics(self.confirm),
+            homes=msgspec.structs.replace(
+                self.raft,
+                snapshot_every=self.raft.snapshot_every or HOME_SNAPSHOT_EVERY,
+                keep_behind=METADATA_KEEP_BEHIND,
+                prefer_snapshots=True,
+                paced=True,
+                ceiling_s=0.0,
+            ),
             metadata=msgspec.structs.replace(
                 self.raft,
                 snapshot_every=self.raft.snapshot_every or METADATA_SNAPSHOT_EVERY,

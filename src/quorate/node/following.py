@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from quorate.core.entry import TOPIC_ID_BYTES
 from quorate.host import ReplicaRecord
-from quorate.host.replicas import PROTOCOLS
+from quorate.host.replicas import MACHINES, PROTOCOLS
 from quorate.machine.cluster import moving_rate
 from quorate.machine.metadata import Topic
 from quorate.node.ensembles import is_superseded
@@ -66,9 +66,10 @@ class Following:
 
     def _follow_topic(self, topic: Topic) -> None:
         node = self._node
-        if topic.replication not in PROTOCOLS:  # A newer node made it; this one can only leave it alone.
-            node.log(f"topic {topic.name}: {topic.replication} is not built here; not held")
-            return
+        for what, known in ((topic.replication, PROTOCOLS), (topic.purpose, MACHINES)):
+            if what not in known:  # A newer node made it; this one can only leave it alone.
+                node.log(f"topic {topic.name}: {what} is not built here; not held")
+                return
         for number, partition in enumerate(topic.partitions()):
             mine = [member for member in topic.holders(number) if member.node == node.id]
             hosted = node.host.hosted.get(partition)
@@ -78,9 +79,8 @@ class Following:
             if hosted is None and mine and node.metadata.image.is_of_this_life(mine[0]):
                 ensemble = topic.ensembles[number]
                 voters, preferred = tuple(sorted(ensemble)), ensemble[0].node
-                purpose = "tables" if topic.is_tables else "topic"
                 record = ReplicaRecord(
-                    topic.replication, mine[0], voters, purpose=purpose, preferred=preferred
+                    topic.replication, mine[0], voters, purpose=topic.purpose, preferred=preferred
                 )
                 node.host.add(time.monotonic(), partition, record)
             if partition in node.host.hosted:

@@ -337,9 +337,12 @@ class MetadataClient:
         return topic_id
 
     async def delete_topic(self, topic_id: bytes) -> None:
-        """Raises UnknownTopic, NoMetadata."""
-        if topic_id not in self.image.by_id:
+        """Raises UnknownTopic, BadChange, NoMetadata."""
+        topic = self.image.by_id.get(topic_id)
+        if topic is None:
             raise UnknownTopic(f"there is no topic with id {topic_id.hex()}")
+        if topic.is_internal:
+            raise BadChange(f"{topic.name} is the cluster's own: what it keeps of {topic.purpose} is needed")
         await self.command(DeleteTopic(topic_id))
 
     async def alter_cluster(self, settings: dict[str, str | None]) -> None:
@@ -377,6 +380,10 @@ class MetadataClient:
         left = PARTITIONS_COUNT_MAX - image.partitions_count()
         if topic.is_tables:
             raise BadChange(f"topic {topic.name} is a group of tables, and has one partition")
+        if topic.is_internal:
+            raise BadChange(
+                f"topic {topic.name} is the cluster's own: by the count it is known who lives where"
+            )
         if count <= first:
             raise BadChange(f"topic {topic.name} has {first} partitions; more can be added, and none removed")
         if count - first > left:

@@ -36,6 +36,7 @@ from quorate.node.farewell import hand_over, make_way
 from quorate.node.following import Following
 from quorate.node.fullness import Fullness
 from quorate.node.health import Unsettled
+from quorate.node.homes import Homes
 from quorate.node.http import watched_over_http
 from quorate.node.leaders import Leaders
 from quorate.node.logs import ERROR, WARNING, Sink, Speaker, to_stderr
@@ -121,6 +122,7 @@ class Node(Speaker):
         self._leaders = Leaders(self)
         self._ensembles = Ensembles(self)
         self.overseers = Overseers(self, self._rng)
+        self.homes = Homes(self)
         self.following = Following(self)
         self._retention = Retention(self)
         self.fullness = Fullness(self)

@@ -18,6 +18,7 @@ import msgspec
 
 from quorate.core.entry import TOPIC_ID_BYTES, Partition, number_of, partition_of
 from quorate.machine.metadata import LetStart, Start, Topic
+from quorate.machine.purpose import TOPIC
 from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata, TooNew
 from quorate.storage.frame import Frame
@@ -32,7 +33,7 @@ RETENTION_BYTES = "retention.bytes"
 SEGMENT_BYTES = "segment.bytes"
 SEGMENT_MS = "segment.ms"
 OF_RECORDS = (RETENTION_MS, RETENTION_BYTES, SEGMENT_BYTES, SEGMENT_MS)
-"""Settings that a group of tables has none of: its log is what its tables are made from."""
+"""Settings that only records have: any other log is what its machine is made from."""
 
 UNLIMITED = -1
 SEGMENT_MS_DEFAULT = 7 * 24 * 3600 * 1000
@@ -53,7 +54,7 @@ class Keep(msgspec.Struct, frozen=True, gc=False):
 
 
 def keep_of(topic: Topic) -> Keep:
-    if topic.is_tables:
+    if topic.purpose != TOPIC:
         return Keep()
     return Keep(
         int(topic.config.get(RETENTION_MS, UNLIMITED)), int(topic.config.get(RETENTION_BYTES, UNLIMITED))
@@ -133,7 +134,7 @@ async def start_before(node: Node, partition: Partition, offset: int) -> Start |
 
 def shape_log(node: Node, topic: Topic, partition: Partition) -> None:
     """Segments of the size that the topic wants. They end by time only where something goes by time."""
-    if topic.is_tables:
+    if topic.purpose != TOPIC:
         return
     config = topic.config
     size = config.get(SEGMENT_BYTES)

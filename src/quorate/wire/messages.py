@@ -28,6 +28,7 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
@@ -59,6 +60,7 @@ VERSIONS: dict[Api, tuple[int, int]] = {
     Api.FETCH: (4, 16),
     Api.LIST_OFFSETS: (1, 7),
     Api.METADATA: (0, 13),
+    Api.FIND_COORDINATOR: (0, 6),
     Api.SASL_HANDSHAKE: (0, 1),
     Api.API_VERSIONS: (0, 4),
     Api.CREATE_TOPICS: (2, 7),
@@ -90,6 +92,7 @@ FLEXIBLE_FROM: dict[Api, int] = {
     Api.FETCH: 12,
     Api.LIST_OFFSETS: 6,
     Api.METADATA: 9,
+    Api.FIND_COORDINATOR: 3,
     Api.SASL_HANDSHAKE: 2,
     Api.API_VERSIONS: 3,
     Api.CREATE_TOPICS: 5,

@@ -8,8 +8,6 @@ import pytest
 from quorate.core.entry import Header, Member
 from quorate.machine import metadata
 from quorate.machine.metadata import (
-    KIND,
-    TABLES,
     AddPartitions,
     AlterTopic,
     ChangeEnsemble,
@@ -22,6 +20,7 @@ from quorate.machine.metadata import (
     Topic,
     command_batch,
 )
+from quorate.machine.purpose import KIND, TABLES
 
 ONE, TWO = Member(1, 1), Member(2, 1)
 ID = bytes(15) + b"o"

@@ -9,8 +9,6 @@ from quorate.core.entry import Header, Member, partition_of
 from quorate.machine import metadata
 from quorate.machine.cluster import COMMAND_LEVELS, LEVELS, AlterCluster, RaiseLevel, SetHome
 from quorate.machine.metadata import (
-    KIND,
-    TABLES,
     AddPartitions,
     AlterTopic,
     Command,
@@ -23,9 +21,11 @@ from quorate.machine.metadata import (
     command_batch,
     level_of,
 )
+from quorate.machine.purpose import KIND, TABLES
 
 ONE = Member(1, 1)
-GROUPS = Topic("groups", bytes(15) + b"g", "raft", ((ONE,),) * 4)
+PLAIN = Topic("plain", bytes(15) + b"p", "raft", ((ONE,),))
+GROUPS = Topic("groups", bytes(15) + b"g", "raft", ((ONE,),) * 4, {KIND: "groups"})
 BANK = Topic("bank", bytes(15) + b"b", "raft", ((ONE,),), {KIND: TABLES})
 
 
@@ -101,9 +101,11 @@ def test_settings_of_the_cluster_are_set_and_reset(log: Log) -> None:
 
 
 def test_a_home_stays_as_it_is(log: Log) -> None:
-    log.settle(registered(1, 2), CreateTopic(GROUPS), CreateTopic(BANK))
+    log.settle(registered(1, 2), CreateTopic(GROUPS), CreateTopic(BANK), CreateTopic(PLAIN))
     assert log.image.home_of("groups", "readers") is None
     assert not log.settle(SetHome("groups", BANK.id)), "tables hold no groups"
+    assert not log.settle(SetHome("groups", PLAIN.id)), "nor do records"
+    assert not log.settle(SetHome("transactions", GROUPS.id))
     assert not log.settle(SetHome("kings", GROUPS.id))
     assert log.settle(SetHome("groups", GROUPS.id))
     assert not log.settle(SetHome("groups", GROUPS.id))
@@ -131,9 +133,10 @@ def test_every_command_has_a_level() -> None:
 @pytest.mark.parametrize(
     ("command", "level"),
     [
-        (CreateTopic(GROUPS), 1),
+        (CreateTopic(PLAIN), 1),
+        (CreateTopic(GROUPS), 2),
         (CreateTopic(BANK), 2),
-        (CreateTopic(msgspec.structs.replace(GROUPS, replication="isr")), 2),
+        (CreateTopic(msgspec.structs.replace(PLAIN, replication="isr")), 2),
         (AlterTopic(GROUPS.id, {}), 2),
         (DeleteTopic(GROUPS.id), 1),
     ],

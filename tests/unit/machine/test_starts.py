@@ -6,8 +6,6 @@ import msgspec
 
 from quorate.core.entry import EntryId, Member, partition_of
 from quorate.machine.metadata import (
-    KIND,
-    TABLES,
     CreateTopic,
     DeleteTopic,
     LetStart,
@@ -17,6 +15,7 @@ from quorate.machine.metadata import (
     Start,
     Topic,
 )
+from quorate.machine.purpose import KIND, TABLES
 from tests.unit.machine.test_altering import Log
 
 ID = bytes(15) + b"o"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quorate.core.entry import EntryId, Member
-from quorate.machine.metadata import KIND, TABLES, Topic
+from quorate.machine.metadata import Topic
+from quorate.machine.purpose import KIND, TABLES
 from quorate.node.retention import UNLIMITED, Keep, keep_of, may_go
 from quorate.storage.starting import Stretch
 
