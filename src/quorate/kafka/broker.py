@@ -36,6 +36,7 @@ from quorate.kafka import (
     versions,
 )
 from quorate.kafka.call import Call
+from quorate.kafka.sessions import Room
 from quorate.kafka.table_snapshots import Snapshots
 from quorate.machine.metadata import METADATA, Topic
 from quorate.wire.cursor import BadMessage
@@ -87,6 +88,7 @@ class Broker:
         node.when_over(self._over)
         node.metrics.connections["kafka"] = lambda: len(self.doors)
         node.metrics.waiting_bytes["requests"] = lambda: self.receiving_bytes
+        self.session_room = Room()
         self.snapshots = Snapshots()
         self.ingest = Ingest(node, produce.batch_bytes_max)
 

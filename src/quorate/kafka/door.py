@@ -24,6 +24,7 @@ from quorate.kafka.broker import Broker
 from quorate.kafka.call import Call
 from quorate.kafka.retrying import Retrying
 from quorate.kafka.sasl import session as sasl
+from quorate.kafka.sessions import Sessions
 from quorate.node.config import BadConfig
 from quorate.node.listeners import CLIENT, ListenerConfig
 from quorate.node.logs import WARNING
@@ -96,6 +97,7 @@ class Door(asyncio.Protocol):
         self._held_back = False
         self._write_full = False
         self.retrying = Retrying()
+        self.sessions = Sessions(broker.session_room)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- called by the event loop ---
@@ -125,6 +127,7 @@ class Door(asyncio.Protocol):
                 call.abandon()
         self._calls.clear()
         self._fetches.clear()
+        self.sessions.end()
         self._drop_pieces()
         self._outgoing.clear()
 

@@ -20,9 +20,13 @@ from kio.schema.errors import ErrorCode
 from quorate.batch import BATCH_MIN, encode_blank
 from quorate.core.entry import TOPIC_ID_BYTES, Partition
 from quorate.kafka.call import Call
+from quorate.kafka.leader_epochs import end_of_epoch
 from quorate.storage.frame import Frame
 from quorate.wire.cursor import Buffer
 from quorate.wire.fetch import (
+    FIRST_EPOCH,
+    LAST_EPOCH,
+    NO_SESSION,
     TOPIC_IDS_FROM,
     FetchedPartition,
     FetchedTopic,
@@ -50,12 +54,13 @@ def handle(broker: Broker, call: Call) -> None:
 class Part:
     """One partition of a fetch, and what was found there."""
 
-    __slots__ = ("batches", "batches_bytes", "error", "partition", "wanted")
+    __slots__ = ("batches", "batches_bytes", "diverging", "error", "partition", "wanted")
 
     def __init__(self, wanted: WantedPartition, error: int, partition: Partition) -> None:
         self.wanted = wanted
         self.error = error
         self.partition = partition
+        self.diverging: tuple[int, int] | None = None
         self.batches: list[Buffer] = []
         self.batches_bytes = 0
 
@@ -67,7 +72,15 @@ class Fetching:
         self._broker = broker
         self._call = call
         broker.node.metrics.fetch_requests += 1
-        self._request: FetchRequest = parse_request(call.frame, call.head.body_at, call.head.version)
+        request = parse_request(call.frame, call.head.body_at, call.head.version)
+        error, self._session = call.door.sessions.asked(request)
+        if error:
+            call.answer(*encode_response(call.head.version, call.head.correlation, [], error))
+            return
+        self._request: FetchRequest = (
+            request if self._session is None else request._replace(topics=self._session.topics())
+        )
+        self._tells_all = request.session_epoch in (FIRST_EPOCH, LAST_EPOCH)
         self._bytes_max = min(self._request.bytes_max, FETCH_BYTES_MAX)
         self._bytes_count = 0
         self._topics = self._find_parts()
@@ -118,7 +131,7 @@ class Fetching:
         self._bytes_count -= part.batches_bytes
         part.batches, part.batches_bytes = [], 0
         part.error = self._judge(part)
-        if part.error or part.wanted.offset > self._broker.node.commit(part.partition):
+        if part.error or part.diverging or part.wanted.offset > self._broker.node.commit(part.partition):
             return
         room = min(part.wanted.bytes_max, PARTITION_BYTES_MAX, self._bytes_max - self._bytes_count)
         if room <= 0 and self._bytes_count:
@@ -138,6 +151,9 @@ class Fetching:
             return error
         if not node.log_base(partition) < wanted.offset <= node.head(partition) + 1:
             return ErrorCode.offset_out_of_range
+        if wanted.last_epoch >= 0:
+            epoch, end = end_of_epoch(node, partition, wanted.last_epoch)
+            part.diverging = (epoch, end) if epoch < wanted.last_epoch or end < wanted.offset else None
         return ErrorCode.none
 
     def _got(self, part: Part, room: int, frames: list[Frame], _: int) -> None:
@@ -165,7 +181,7 @@ class Fetching:
         """Everything is read: enough, or wait for more?"""
         parts = [part for parts in self._topics for part in parts]
         enough = self._bytes_count >= min(self._request.bytes_min, self._bytes_max)
-        if enough or self._expired or any(part.error for part in parts):
+        if enough or self._expired or any(part.error or part.diverging for part in parts):
             self._answer()
         elif not self._is_waiting:
             self._is_waiting = True
@@ -196,12 +212,15 @@ class Fetching:
 
     def _answer(self) -> None:
         self._end()
-        topics = [
-            FetchedTopic(asked.name, asked.id, [self._fetched(part) for part in parts])
-            for asked, parts in zip(self._request.topics, self._topics, strict=True)
-        ]
+        topics, session = [], self._session
+        for asked, parts in zip(self._request.topics, self._topics, strict=True):
+            fetched = [self._fetched(part) for part in parts]
+            news = fetched if session is None else session.news(asked.name, asked.id, fetched)
+            if self._tells_all or news:
+                topics.append(FetchedTopic(asked.name, asked.id, fetched if self._tells_all else news))
         head = self._call.head
-        self._call.answer(*encode_response(head.version, head.correlation, topics))
+        number = NO_SESSION if session is None else session.number
+        self._call.answer(*encode_response(head.version, head.correlation, topics, session=number))
 
     def _fetched(self, part: Part) -> FetchedPartition:
         node, partition = self._broker.node, part.partition
@@ -220,6 +239,7 @@ class Fetching:
             node.log_base(partition) + 1,
             part.batches,
             part.batches_bytes,
+            part.diverging,
         )
 
     def _end(self) -> None:

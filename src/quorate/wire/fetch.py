@@ -4,9 +4,11 @@ Request, and from which version on: replica (until 14), wait, least and greatest
 epoch (7); topics: name, or id (13); partitions: number, leader epoch (9), offset, last fetched epoch (12), log
 start (5), greatest bytes; forgotten topics (7); rack (11). Response: throttle time; error, session id (7);
 topics; partitions: number, error, high watermark, last stable offset, log start (5), aborted transactions,
-preferred replica (11), records. Versions from 12 are flexible.
+preferred replica (11), records; where the consumer's epoch ended, if that is below its offset (12). Versions
+from 12 are flexible.
 
-Sessions are not kept: every response says session 0, and clients then send everything each time.
+A client that has a session (7) names only what is new or other than before, and what it wants no more; it hears
+only of partitions with something to say (kafka/sessions.py).
 """
 
 from __future__ import annotations
@@ -23,6 +25,11 @@ from quorate.wire.writing import NO_TAGS, array, request_head, sealed, string
 NO_EPOCH = -1
 NO_OFFSET = -1
 CONSUMER = -1
+NO_SESSION = 0
+FIRST_EPOCH = 0
+"""Of a session that is to begin."""
+LAST_EPOCH = -1
+"""No session is wanted; one that is there may end."""
 READ_UNCOMMITTED = 0
 NO_TOPIC_ID = bytes(16)
 TOPIC_IDS_FROM = 13
@@ -31,6 +38,8 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _PARTITION = struct.Struct(">ihqq")
 _BATCH_LENGTH_AT = 8
+_DIVERGING = struct.Struct(">bbbiqb")
+"""One tagged field, number 0, its size, and a structure without tagged fields of its own."""
 
 
 class WantedPartition(NamedTuple):
@@ -38,6 +47,8 @@ class WantedPartition(NamedTuple):
     offset: int
     bytes_max: int
     leader_epoch: int = NO_EPOCH
+    last_epoch: int = NO_EPOCH
+    """Of the record before the offset, as the client has read it."""
 
 
 class WantedTopic(NamedTuple):
@@ -54,6 +65,10 @@ class FetchRequest(NamedTuple):
     bytes_max: int
     topics: list[WantedTopic]
     isolation: int = READ_UNCOMMITTED
+    session: int = NO_SESSION
+    session_epoch: int = LAST_EPOCH
+    forgotten: Sequence[tuple[str, bytes, list[int]]] = ()
+    """Topics, by name or id, and their partitions that the session is to be without."""
 
 
 class FetchedPartition(NamedTuple):
@@ -65,6 +80,9 @@ class FetchedPartition(NamedTuple):
     log_start: int = NO_OFFSET
     batches: Sequence[Buffer] = ()
     batches_bytes: int = 0
+    diverging: tuple[int, int] | None = None
+    """An epoch up to the one that the client knows, and where it ended: what the client has read from there on is
+    not what is here."""
 
 
 class FetchedTopic(NamedTuple):
@@ -83,8 +101,7 @@ def parse_request(frame: Buffer, at: int, version: int) -> FetchRequest:
     if version <= 14:
         cursor.i32()
     wait_ms, bytes_min, bytes_max, isolation = cursor.i32(), cursor.i32(), cursor.i32(), cursor.i8()
-    if version >= 7:
-        cursor.skip(8)
+    session, session_epoch = (cursor.i32(), cursor.i32()) if version >= 7 else (NO_SESSION, LAST_EPOCH)
     topics = []
     for _ in range(_count(cursor, flexible)):
         name, topic_id = _topic(cursor, version, flexible)
@@ -92,21 +109,27 @@ def parse_request(frame: Buffer, at: int, version: int) -> FetchRequest:
         if flexible:
             cursor.skip_tags()
         topics.append(WantedTopic(name, topic_id, partitions))
+    forgotten = []
     if version >= 7:
         for _ in range(_count(cursor, flexible)):
-            _topic(cursor, version, flexible)
-            cursor.skip(4 * _count(cursor, flexible))
+            name, topic_id = _topic(cursor, version, flexible)
+            forgotten.append((name, topic_id, [cursor.i32() for _ in range(_count(cursor, flexible))]))
             if flexible:
                 cursor.skip_tags()
     if version >= 11 and cursor.string(flexible=flexible) is None:
         raise BadMessage("the rack is null")
     if flexible:
         cursor.skip_tags()
-    return FetchRequest(wait_ms, bytes_min, bytes_max, topics, isolation)
+    return FetchRequest(wait_ms, bytes_min, bytes_max, topics, isolation, session, session_epoch, forgotten)
 
 
 def encode_response(
-    version: int, correlation: int, topics: Sequence[FetchedTopic], error: int = 0
+    version: int,
+    correlation: int,
+    topics: Sequence[FetchedTopic],
+    error: int = 0,
+    *,
+    session: int = NO_SESSION,
 ) -> tuple[list[Buffer], int]:
     """The response as buffers to be sent one after the other, its size included, and how long they are."""
     flexible = is_flexible(Api.FETCH, version)
@@ -118,7 +141,7 @@ def encode_response(
         out += NO_TAGS
     out += bytes(4)  # throttle time
     if version >= 7:
-        out += struct.pack(">hi", error, 0)  # session 0
+        out += struct.pack(">hi", error, session)
     out += array(len(topics), flexible=flexible)
     for topic in topics:
         out += topic.id if version >= TOPIC_IDS_FROM else string(topic.name, flexible=flexible)
@@ -132,7 +155,7 @@ def encode_response(
                 heads_bytes += len(out)
                 out = bytearray()
             if flexible:
-                out += NO_TAGS
+                out += NO_TAGS if fetched.diverging is None else _diverging(*fetched.diverging)
         if flexible:
             out += NO_TAGS
     if flexible:
@@ -159,16 +182,21 @@ def _fetched_head(fetched: FetchedPartition, version: int, flexible: bool) -> by
     return b"".join(parts)
 
 
+def _diverging(epoch: int, end: int) -> bytes:
+    return _DIVERGING.pack(1, 0, _DIVERGING.size - 3, epoch, end, 0)
+
+
 def _wanted(cursor: Cursor, version: int) -> WantedPartition:
     number = cursor.i32()
     leader_epoch = cursor.i32() if version >= 9 else NO_EPOCH
     offset = cursor.i64()
-    # Last fetched epoch and log start are what followers say.
-    cursor.skip((4 if version >= 12 else 0) + (8 if version >= 5 else 0))
+    last_epoch = cursor.i32() if version >= 12 else NO_EPOCH
+    if version >= 5:
+        cursor.skip(8)  # Log start is what followers say.
     bytes_max = cursor.i32()
     if version >= 12:
         cursor.skip_tags()
-    return WantedPartition(number, offset, bytes_max, leader_epoch)
+    return WantedPartition(number, offset, bytes_max, leader_epoch, last_epoch)
 
 
 # ---- the client's side ----
@@ -181,7 +209,7 @@ def encode_request(version: int, correlation: int, client_id: str | None, reques
         out += _I32.pack(CONSUMER)
     out += struct.pack(">iiib", request.wait_ms, request.bytes_min, request.bytes_max, request.isolation)
     if version >= 7:
-        out += struct.pack(">ii", 0, -1)  # no session, and none wanted
+        out += struct.pack(">ii", request.session, request.session_epoch)
     out += array(len(request.topics), flexible=flexible)
     for topic in request.topics:
         out += topic.id if version >= TOPIC_IDS_FROM else string(topic.name, flexible=flexible)
@@ -192,7 +220,7 @@ def encode_request(version: int, correlation: int, client_id: str | None, reques
                 out += _I32.pack(wanted.leader_epoch)
             out += _I64.pack(wanted.offset)
             if version >= 12:
-                out += _I32.pack(NO_EPOCH)
+                out += _I32.pack(wanted.last_epoch)
             if version >= 5:
                 out += _I64.pack(NO_OFFSET)
             out += _I32.pack(wanted.bytes_max)
@@ -201,7 +229,13 @@ def encode_request(version: int, correlation: int, client_id: str | None, reques
         if flexible:
             out += NO_TAGS
     if version >= 7:
-        out += array(0, flexible=flexible)
+        out += array(len(request.forgotten), flexible=flexible)
+        for name, topic_id, numbers in request.forgotten:
+            out += topic_id if version >= TOPIC_IDS_FROM else string(name, flexible=flexible)
+            out += array(len(numbers), flexible=flexible)
+            out += b"".join(map(_I32.pack, numbers))
+            if flexible:
+                out += NO_TAGS
     if version >= 11:
         out += string("", flexible=flexible)
     if flexible:

@@ -81,19 +81,34 @@ def test_requests_are_read_as_kio_wrote_them(version: int) -> None:
                 assert wanted.offset == asked.fetch_offset
                 assert wanted.bytes_max == asked.partition_max_bytes
                 assert wanted.leader_epoch == getattr(asked, "current_leader_epoch", -1)
+                assert wanted.last_epoch == getattr(asked, "last_fetched_epoch", -1)
 
     check()
 
 
+def carried(version: int, part: WantedPartition) -> WantedPartition:
+    """What a version has room for."""
+    part = part if version >= 9 else part._replace(leader_epoch=-1)
+    return part if version >= 12 else part._replace(last_epoch=-1)
+
+
 @pytest.mark.parametrize("version", EVERY)
 def test_requests_are_read_by_kio_as_they_were_meant(version: int) -> None:
-    wanted = st.builds(WantedPartition, INT32, INT64, INT32, INT32)
+    wanted = st.builds(WantedPartition, INT32, INT64, INT32, INT32, INT32)
+    forgotten = st.lists(
+        st.tuples(st.text(max_size=20), st.binary(min_size=16, max_size=16), st.lists(INT32, max_size=3)),
+        max_size=2,
+    )
     topics = st.builds(
         WantedTopic, st.text(max_size=20), st.binary(min_size=16, max_size=16), st.lists(wanted)
     )
 
     @SMALL
-    @given(request=st.builds(FetchRequest, INT32, INT32, INT32, st.lists(topics), st.integers(0, 1)))
+    @given(
+        request=st.builds(
+            FetchRequest, INT32, INT32, INT32, st.lists(topics), st.integers(0, 1), INT32, INT32, forgotten
+        )
+    )
     def check(request: FetchRequest) -> None:
         message = fetch.encode_request(version, 9, "me", request)
         assert int.from_bytes(message[:SIZE_BYTES], "big") == len(message) - SIZE_BYTES
@@ -106,10 +121,18 @@ def test_requests_are_read_by_kio_as_they_were_meant(version: int) -> None:
             topics=[
                 WantedTopic(
                     *name_or_id(version, topic.name, topic.id),
-                    [part if version >= 9 else part._replace(leader_epoch=-1) for part in topic.partitions],
+                    [carried(version, part) for part in topic.partitions],
                 )
                 for topic in request.topics
+            ],
+            session=request.session if version >= 7 else 0,
+            session_epoch=request.session_epoch if version >= 7 else -1,
+            forgotten=[
+                (*name_or_id(version, name, topic_id), numbers)
+                for name, topic_id, numbers in request.forgotten
             ]
+            if version >= 7
+            else [],
         )
 
     check()
