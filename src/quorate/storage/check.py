@@ -18,9 +18,11 @@ from quorate.batch import BATCH_MIN, HEAD_BYTES, LEADER_EPOCH_MASK, LENGTH_EXCLU
 from quorate.core.entry import FORMAT_VERSION, EntryId
 from quorate.storage.disk import Disk, DiskFailed
 from quorate.storage.frame import (
+    ANY_MAGIC,
     FRAME_HEAD_BYTES,
     FRAME_MAGIC,
     FRAME_PAYLOAD_MAX,
+    PART_MAGIC,
     DamagedFrame,
     Frame,
     parse,
@@ -120,6 +122,12 @@ class SegmentCheck:
                 need = FRAME_HEAD_BYTES if start <= end else None
                 break
             head = _HEAD.unpack_from(content, position - at)
+            if head[0] == PART_MAGIC:
+                # What is left of entries: its last checksum stands where a frame has its predecessor's offset.
+                own = head[11] >> 32 & 0xFFFF_FFFF
+                head = (FRAME_MAGIC, *head[1:11], head[6] - 1, *head[12:])
+            else:
+                own = head[13]
             size = head[8]
             # fmt: off
             if (
@@ -149,7 +157,7 @@ class SegmentCheck:
             ):
                 need = None
                 break
-            before_epoch, before_offset, checksum = head[5], head[6] + head[7] - 1, head[13]
+            before_epoch, before_offset, checksum = head[5], head[6] + head[7] - 1, own
             position = start + size
         self._position = position
         self._before, self._checksum = EntryId(before_epoch, before_offset), checksum
@@ -165,10 +173,10 @@ class SegmentCheck:
     def _search(self, content: bytes, at: int, short: bool) -> int | None:
         """Look for the next frame that can be trusted. As `_follow`, but None means that it was found."""
         while True:
-            found = content.find(FRAME_MAGIC, self._searched - at)
+            found = content.find(ANY_MAGIC, self._searched - at)
             if found < 0:
                 # The magic may lie across the end of what was read.
-                self._searched = max(self._searched, at + len(content) - len(FRAME_MAGIC) + 1)
+                self._searched = max(self._searched, at + len(content) - len(ANY_MAGIC) + 1)
                 return 0 if short or self._searched + FRAME_HEAD_BYTES > self._end else FRAME_HEAD_BYTES
             self._searched = at + found
             need = self._try(content, found, at, short)

@@ -11,6 +11,14 @@ or doubled frame does not fit.
 
 The payload's CRC is the batch's own. What that one leaves out, the batch's first 21 bytes, follows from the
 frame's header and is compared with it.
+
+In compacted files there are *parts*, too: frames of another magic that stand for one entry, or for a run of them,
+of which only some records are left, or none. A part says the same as a frame, in the same 80 bytes, but where that
+repeats the offset of its predecessor it has the checksum that its last entry had, and how many entries it is of:
+
+    … payload crc 4 · previous epoch 8 · last checksum 4 · entries 4 · previous checksum 4 · header crc 4
+
+So the chain goes through it (docs/decisions/020-compaction-keeps-the-chain.md).
 """
 
 from __future__ import annotations
@@ -37,6 +45,9 @@ from quorate.core.entry import FORMAT_VERSION, Control, EntryId, Header, Kind, P
 from quorate.storage.disk import Buffer
 
 FRAME_MAGIC = b"QfrA"
+PART_MAGIC = b"QfrC"
+ANY_MAGIC = b"Qfr"
+"""What both begin with."""
 FRAME_HEAD_BYTES = 80
 FRAME_PAYLOAD_MAX = 32 * 1024 * 1024
 """No entry is larger; a length above it is damage, whatever the checksums say."""
@@ -48,6 +59,9 @@ _HEAD_FIELDS = "4sBBH20sQqIIIQqI"
 _BATCH_FIELDS = "qiibIhi"  # the batch's header up to its last offset delta
 _HEAD = struct.Struct(">" + _HEAD_FIELDS + "I")
 _HEAD_WITHOUT_CRC = struct.Struct(">" + _HEAD_FIELDS)
+_PART_WITHOUT_CRC = struct.Struct(">4sBBH20sQqIIIQIII")
+_PART_CHECKSUM = struct.Struct(">II")
+_PART_CHECKSUM_AT = 64
 _BATCH = struct.Struct(">" + _BATCH_FIELDS)
 _CHECKED_BYTES = _HEAD_WITHOUT_CRC.size
 assert _HEAD.size == FRAME_HEAD_BYTES
@@ -79,6 +93,16 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     @property
     def partition(self) -> Partition:
         return Partition(self.head[8:28])
+
+    @property
+    def is_part(self) -> bool:
+        """Not the entry as it was written, but what compaction has left of it, or of a run of entries."""
+        return self.head[:4] == PART_MAGIC
+
+    @property
+    def entries_count(self) -> int:
+        """How many entries it stands for."""
+        return int(_PART_CHECKSUM.unpack_from(self.head, _PART_CHECKSUM_AT)[1]) if self.is_part else 1
 
     @property
     def size(self) -> int:
@@ -127,6 +151,34 @@ def build(partition: Partition, header: Header, payload: Buffer, prev: EntryId, 
     )
     checksum = crc32c(checked)
     return Frame(header, checked + checksum.to_bytes(4, "big"), payload, prev, prev_checksum, checksum)
+
+
+def build_part(
+    first: Frame, last: Frame, payload: Buffer, *, entries_count: int = 1, flags: int = 0
+) -> Frame:
+    """What stands for a run of entries of one epoch: a batch that covers the same offsets, with what is left."""
+    epoch, offset = first.header.epoch, first.header.offset
+    count, size, crc = last.header.last - offset + 1, len(payload), _BATCH.unpack_from(payload)[4]
+    assert epoch == last.header.epoch
+    checked = _PART_WITHOUT_CRC.pack(
+        PART_MAGIC,
+        FORMAT_VERSION,
+        Kind.RECORDS,
+        flags,
+        first.partition,
+        epoch,
+        offset,
+        count,
+        size,
+        crc,
+        first.prev.epoch,
+        last.checksum,
+        entries_count,
+        first.prev_checksum,
+    )
+    head = checked + crc32c(checked).to_bytes(4, "big")
+    header = Header(epoch, offset, count, size, Kind.RECORDS, flags, crc)
+    return Frame(header, head, payload, first.prev, first.prev_checksum, last.checksum)
 
 
 def _sized(header: Header, payload: Buffer) -> Header:
@@ -181,7 +233,11 @@ def parse_head(buffer: Buffer, at: int = 0, partition: Partition | None = None, 
         prev_checksum,
         checksum,
     ) = _HEAD.unpack(head)
-    if magic != FRAME_MAGIC:
+    if magic == PART_MAGIC:
+        prev_offset, own_checksum = offset - 1, _PART_CHECKSUM.unpack_from(head, _PART_CHECKSUM_AT)[0]
+    elif magic == FRAME_MAGIC:
+        own_checksum = checksum
+    else:
         raise DamagedFrame(where, at, "no frame starts here")
     if crc32c(head[:_CHECKED_BYTES]) != checksum:
         raise DamagedFrame(where, at, "the frame's header does not match its checksum")
@@ -201,20 +257,20 @@ def parse_head(buffer: Buffer, at: int = 0, partition: Partition | None = None, 
         b"",
         EntryId(prev_epoch, prev_offset),
         prev_checksum,
-        checksum,
+        own_checksum,
     )
 
 
 def frames_in(content: bytes) -> Iterator[tuple[int, int]]:
     """(position, length) of every whole frame, wherever it lies."""
-    at = content.find(FRAME_MAGIC)
+    at = content.find(ANY_MAGIC)
     while at >= 0:
         try:
             _, end = parse(content, at)
             yield at, end - at
         except DamagedFrame:
             end = at + 1
-        at = content.find(FRAME_MAGIC, end)
+        at = content.find(ANY_MAGIC, end)
 
 
 def attach(frame: Frame, payload: Buffer, at: int = 0, *, where: str = "") -> Frame:

@@ -7,10 +7,11 @@ frames say themselves which offset they hold.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_right
 
-from quorate.batch import NO_TIMESTAMP
+from quorate.batch import NO_TIMESTAMP, Buffer
 
 Point = tuple[int, int, int]
 """(first offset, position, highest timestamp from there to the next point)"""
@@ -20,6 +21,15 @@ UNKNOWN_TIME = 1 << 62
 
 POINTS_KEPT_MAX = 16
 """Points of an unsealed segment that a checkpoint repeats: enough to find anything with a short scan."""
+
+
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+
+
+def newest_in(payload: Buffer) -> int:
+    """The highest timestamp of a batch."""
+    return int(_MAX_TIMESTAMP.unpack_from(payload, _MAX_TIMESTAMP_AT)[0]) if payload else UNKNOWN_TIME
 
 
 class SparseIndex:

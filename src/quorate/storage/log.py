@@ -8,7 +8,6 @@ Its size in memory does not depend on the log's length, but for some tens of byt
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right, insort
 
 import msgspec
@@ -26,7 +25,7 @@ from quorate.core.entry import (
     in_force,
 )
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame
-from quorate.storage.index import UNKNOWN_TIME, SparseIndex
+from quorate.storage.index import UNKNOWN_TIME, SparseIndex, newest_in
 from quorate.storage.memory import Memory
 from quorate.storage.records import OPEN, Fault, Flushed, Item, Segment, View, item_bytes, with_fault
 from quorate.storage.segment import directory_of, segment_file
@@ -35,8 +34,6 @@ from quorate.storage.settings import StoreSettings
 NO_SEGMENT = -1
 CONTROLS_MAX = 16
 """With so many sticky controls in a log those are forgotten whose successor is settled, and so is for good."""
-_MAX_TIMESTAMP = struct.Struct(">q")
-_MAX_TIMESTAMP_AT = 35
 
 EMPTY = View(NOWHERE, 0, (NO_SEGMENT, 0), NOWHERE, 0, (), 0, (), (), (), 0)
 
@@ -50,6 +47,7 @@ class Log:
         "changes",
         "checksum",
         "commit",
+        "compacted",
         "controls",
         "cuts",
         "deleted",
@@ -129,6 +127,8 @@ class Log:
         the store was opened, nothing is known: one may never have been written, if its entries were removed first.
         """
         self.segments: tuple[Segment, ...] = ()
+        self.compacted: dict[int, int] = {}
+        """Segments that compaction made, and how far their generation reaches."""
         self.become(EMPTY)
         self.durable = EMPTY
         self.durable_state = (self.state, self.state_number, self.state_damaged)
@@ -177,6 +177,7 @@ class Log:
         self.controls = view.controls
         self.faulty = view.faulty
         self.cuts = view.cuts
+        self.compacted = {found.base: found.compacted for found in view.segments if found.compacted >= 0}
         self.repairs_open = 0
         self._trim_tail()
         self.changes += 1
@@ -206,11 +207,15 @@ class Log:
     def extend(self, frame: Frame) -> tuple[int, int]:
         """The log goes on with an entry, in a new segment if the last one is full: (segment, position)."""
         segments, end = self.segments, self.end
-        if segments and (
-            not end
-            or (
-                end + FRAME_HEAD_BYTES + frame.header.size <= self.segment_bytes
-                and (self.segment_ms is None or not self._is_long_after(frame, self.segment_ms))
+        if (
+            segments
+            and segments[-1].compacted < 0
+            and (
+                not end
+                or (
+                    end + FRAME_HEAD_BYTES + frame.header.size <= self.segment_bytes
+                    and (self.segment_ms is None or not self._is_long_after(frame, self.segment_ms))
+                )
             )
         ):
             place = segments[-1].base, end
@@ -226,7 +231,7 @@ class Log:
         if not self.segments or self.segments[-1].base != segment:
             self.open_segment(segment)
         index = self.index
-        timestamp = _timestamp(frame)
+        timestamp = newest_in(frame.payload)
         if position >= index.due:
             index.add(offset, position, timestamp)
         elif timestamp > index.times[-1]:
@@ -300,7 +305,7 @@ class Log:
         self.named.difference_update(gone)
         for base in gone:
             self.rolled.pop(base, None)
-        self._drop_tail(0, bisect_right(self.tail_offsets, to.offset))
+        self.forget_tail(to.offset)
         self.changes += 1
 
     def restart_after(self, last: EntryId, checksum: int, controls: tuple[Header, ...]) -> list[int]:
@@ -440,7 +445,7 @@ class Log:
         self.segment_ms = segment_ms
 
     def _is_long_after(self, frame: Frame, segment_ms: int) -> bool:
-        return self.first_time >= 0 and _timestamp(frame) - self.first_time > segment_ms
+        return self.first_time >= 0 and newest_in(frame.payload) - self.first_time > segment_ms
 
     # --- helpers ---
 
@@ -475,7 +480,12 @@ class Log:
         return self.start
 
     def file(self, segment: int) -> str:
-        return segment_file(self.directory, segment)
+        return segment_file(self.directory, segment, self.compacted.get(segment, -1))
+
+    @property
+    def compacted_upto(self) -> int:
+        """What is at or below is not as it came: neither a machine nor a peer's log is made from it."""
+        return max(self.compacted.values(), default=-1)
 
     def segment_at(self, offset: int) -> int:
         """The place in `segments` of the one that holds `offset`."""
@@ -488,10 +498,7 @@ class Log:
         if self.segments:
             sealed = self.segments[-1]
             self.rolled[sealed.base] = self.index
-            self.segments = (
-                *self.segments[:-1],
-                Segment(sealed.base, sealed.before, sealed.before_checksum, self.end),
-            )
+            self.segments = (*self.segments[:-1], msgspec.structs.replace(sealed, size=self.end))
         self.segments = (*self.segments, Segment(segment, self.head, self.checksum))
         self.index = SparseIndex(self._settings.index_bytes)
         self.first_time = NO_TIMESTAMP
@@ -504,7 +511,7 @@ class Log:
             if not self.segments or self.segments[-1].base != last.base:
                 index = self.rolled.pop(last.base, None)
                 self.index = index if index is not None else SparseIndex(self._settings.index_bytes)
-            segments = (*segments[:-1], Segment(last.base, last.before, last.before_checksum))
+            segments = (*segments[:-1], msgspec.structs.replace(last, size=OPEN))
             self.index.cut(end)
         else:
             self.index = SparseIndex(self._settings.index_bytes)
@@ -518,6 +525,9 @@ class Log:
         self._drop_tail(bisect_right(self.tail_offsets, self.head.offset), len(self.tail_offsets))
         if self.tail_frames and self.tail_frames[-1].checksum != self.checksum:
             self._clear_tail()
+
+    def forget_tail(self, upto: int) -> None:
+        self._drop_tail(0, bisect_right(self.tail_offsets, upto))
 
     def _clear_tail(self) -> None:
         self._drop_tail(0, len(self.tail_offsets))
@@ -571,7 +581,8 @@ def _with_repaired(found: Segment, frame: Frame, segment: int, end: int) -> Segm
     before, checksum = found.before, found.before_checksum
     if frame.header.offset == segment:
         before, checksum = frame.prev, frame.prev_checksum
-    return Segment(segment, before, checksum, end if OPEN < found.size < end else found.size)
+    size = end if OPEN < found.size < end else found.size
+    return Segment(segment, before, checksum, size, found.compacted)
 
 
 def item_in_place(frame: Frame, segment: int, position: int, cuts: int) -> Item:
@@ -583,9 +594,3 @@ def item_in_place(frame: Frame, segment: int, position: int, cuts: int) -> Item:
 def without_payload(frame: Frame) -> Frame:
     """An entry that is in its segment already need not be kept in memory."""
     return Frame(frame.header, frame.head, b"", frame.prev, frame.prev_checksum, frame.checksum)
-
-
-def _timestamp(frame: Frame) -> int:
-    if not frame.payload:
-        return UNKNOWN_TIME
-    return int(_MAX_TIMESTAMP.unpack_from(frame.payload, _MAX_TIMESTAMP_AT)[0])

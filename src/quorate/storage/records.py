@@ -79,6 +79,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False, array_like=True):
     before: EntryId
     before_checksum: int
     size: int = OPEN
+    compacted: int = -1
+    """Up to which offset the generation reaches that made this file; -1: entries are in it as they came."""
 
 
 class Fault(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -119,6 +121,19 @@ def with_fault(faulty: tuple[Fault, ...], fault: Fault) -> tuple[Fault, ...]:
         last.next_position,
     )
     return tuple(sorted((*kept, merged), key=lambda other: other.before.offset))
+
+
+def behind_rewritten(faulty: tuple[Fault, ...], following: Segment) -> tuple[Fault, ...]:
+    """Faults that are left where everything before a segment is in new files, which are whole."""
+    rest = []
+    for fault in faulty:
+        if fault.last.offset < following.base:
+            continue
+        if fault.before.offset + 1 < following.base:
+            before = following.before, following.before_checksum, following.base, 0
+            fault = Fault(*before, fault.last, fault.last_checksum, fault.next_segment, fault.next_position)
+        rest.append(fault)
+    return tuple(rest)
 
 
 class View(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -189,10 +204,12 @@ class State(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Base(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A prefix was removed or a snapshot installed: the log as it is from then on."""
+    """A prefix was removed, a snapshot installed or the log compacted: the log as it is from then on."""
 
     partition: bytes
     view: View
+    rewritten: int = -1
+    """Everything up to this offset is in files that are new with it; -1: nothing is."""
 
 
 class Create(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -259,7 +276,7 @@ def pack_record(record_type: int, sequence: int, ordinal: int, body: bytes) -> b
 
 
 def pack_entry(into: list[Buffer], kind: int, sequence: int, ordinal: int, item: Item) -> None:
-    """The record of an entry, as buffers. Its checksum binds the frame's, which covers all the rest."""
+    """The record of an entry, as buffers. Its checksum binds that of the frame's header, which covers the rest."""
     frame, segment, position, cuts, large = item
     prefix = _ENTRY_HEADER.pack(
         RECORD_MAGIC,
@@ -272,7 +289,9 @@ def pack_entry(into: list[Buffer], kind: int, sequence: int, ordinal: int, item:
         position,
         cuts,
     )
-    crc = crc32c(prefix, frame.checksum).to_bytes(4, "big")
+    # Of a part, that is not its entry's checksum; those are only ever repaired.
+    bound = frame.checksum if kind == ENTRY else int.from_bytes(frame.head[-4:], "big")
+    crc = crc32c(prefix, bound).to_bytes(4, "big")
     into += (prefix[:20], crc, prefix[20:], frame.head)
     if not large:
         into.append(frame.payload)

@@ -47,7 +47,7 @@ from quorate.storage.records import (
     unpack_marks,
 )
 from quorate.storage.replay import Replay, Replayed
-from quorate.storage.segment import PARTITIONS, directory_of, segment_base, segment_file
+from quorate.storage.segment import PARTITIONS, directory_of, generation_named, segment_base, segment_file
 from quorate.storage.shared import Shared
 from quorate.storage.snapshots import Snapshots
 from quorate.storage.write_back import LETTERS, WriteBack
@@ -72,6 +72,7 @@ class RecoveredLog(msgspec.Struct, frozen=True, gc=False):
     state_damaged: bool = False
     snapshot: Snapshot | None = None
     base_checksum: int = 0
+    compacted: int = -1
 
 
 class Recovery:
@@ -386,12 +387,21 @@ class Recovery:
         return headers[-settings.headers_max :]
 
     def _remove_stale(self, log: Log, names: list[str]) -> None:
-        """Segments that were cut or removed, and that a crash has kept from being unlinked."""
-        known = {segment.base for segment in log.segments}
+        """Segments that were cut or removed, and that a crash has kept from being unlinked.
+
+        What compaction made and nobody uses yet stays: it may be all that is left of what is damaged by now.
+        """
+        known = {log.file(segment.base) for segment in log.segments}
         for name in names:
-            base = segment_base(name)
-            if base is not None and base not in known:
-                self._removals.append(Unlink(f"{log.directory}/{name}"))
+            file = f"{log.directory}/{name}"
+            if file not in known and (segment_base(name) is not None or _is_outdated(log, name)):
+                self._removals.append(Unlink(file))
+
+
+def _is_outdated(log: Log, name: str) -> bool:
+    """Whether it is of a generation that is behind."""
+    generation = generation_named(name)
+    return generation is not None and generation <= log.compacted_upto
 
 
 def straight_to_segments(records: list[Record]) -> list[tuple[Frame, int, int]]:

@@ -31,6 +31,7 @@ from quorate.storage.records import (
     Mark,
     Record,
     State,
+    behind_rewritten,
     decode_body,
     unpack_entry,
     with_fault,
@@ -198,7 +199,11 @@ class Replay:
             self._bring_to(replayed, view.head, view.checksum, segment, view.end, view.cuts)
         missing = [fault for fault in log.faulty if any(_overlap(fault, found) for found in replayed.found)]
         log.become(view)
-        log.forget_outside(view.base.offset, view.head.offset)
+        log.forget_outside(max(view.base.offset, base.rewritten), view.head.offset)
+        if base.rewritten >= 0:
+            log.forget_tail(base.rewritten)
+            following = view.segments[log.segment_at(base.rewritten + 1)]
+            missing = list(behind_rewritten(tuple(missing), following))
         for fault in missing:
             if view.base.offset < fault.last.offset <= view.head.offset:
                 log.faulty = _merged(log, fault)

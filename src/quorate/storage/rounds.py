@@ -98,9 +98,13 @@ class Batch:
         """The logs as this round leaves them: set when nothing can be added any more."""
 
     def add(self, log: Log, io: int) -> None:
-        if log not in self.ios:
+        if not self.ios.get(log):
             self.firsts[log] = io
         self.ios[log] = io
+
+    def add_unasked(self, log: Log) -> None:
+        """The log changes by something that no replica has ordered, and none waits for."""
+        self.ios.setdefault(log, 0)
 
     def add_record(self, kind: int, log: Log, body: bytes, kept: tuple[int, int] | None = None) -> None:
         """`kept`: the entries between these offsets are left, because of this order."""

@@ -20,10 +20,24 @@ FOOTER_MAGIC = b"QfoT"
 _HEAD = struct.Struct(">4sBxxxI")
 _TAIL = struct.Struct(">II4s")
 FOOTER_BYTES_MAX = 4 * 1024 * 1024
+FOOTER_TAIL_BYTES = _TAIL.size
 
 PARTITIONS = "partitions"
 _OFFSET_DIGITS = 20
 _SUFFIX = ".log"
+
+
+class Made(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What compaction made a segment from: the same on every replica."""
+
+    upto: int
+    deleted_upto: int
+    entries_count: int
+    """Of how many entries something or nothing is in here."""
+    records_count: int
+    """That are left."""
+    crc: int
+    """CRC-32C of all that lies before the footer."""
 
 
 class Footer(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -38,6 +52,7 @@ class Footer(msgspec.Struct, frozen=True, gc=False, array_like=True):
     epochs: tuple[tuple[int, int], ...]
     """(epoch, first offset in this segment)"""
     controls: tuple[Header, ...]
+    made: Made | None = None
 
 
 class DamagedFooter(Exception):
@@ -65,8 +80,17 @@ def partition_named(name: str) -> Partition | None:
     return partition
 
 
-def segment_file(directory: str, base: int) -> str:
-    return f"{directory}/{base:0{_OFFSET_DIGITS}d}{_SUFFIX}"
+def segment_file(directory: str, base: int, compacted: int = -1) -> str:
+    """A file that compaction made is named by how far its generation reaches, too: it stands beside the old one."""
+    generation = f"-{compacted:0{_OFFSET_DIGITS}d}" if compacted >= 0 else ""
+    return f"{directory}/{base:0{_OFFSET_DIGITS}d}{generation}{_SUFFIX}"
+
+
+def generation_named(name: str) -> int | None:
+    """How far the generation reaches that made a file of this name; None if none did."""
+    base, dash, generation = name.removesuffix(_SUFFIX).partition("-")
+    made = dash and name.endswith(_SUFFIX) and segment_base(base + _SUFFIX) is not None
+    return segment_base(generation + _SUFFIX) if made else None
 
 
 def segment_base(name: str) -> int | None:
@@ -82,6 +106,16 @@ def encode_footer(footer: Footer) -> bytes:
     head = _HEAD.pack(FOOTER_MAGIC, FORMAT_VERSION, len(body))
     crc = crc32c(body, crc32c(head))
     return b"".join((head, body, _TAIL.pack(crc, len(head) + len(body) + _TAIL.size, FOOTER_MAGIC)))
+
+
+def footer_at(end: bytes, size: int) -> int:
+    """Where the footer of a file of that size starts, by the last bytes of it; raises DamagedFooter."""
+    if len(end) != _TAIL.size:
+        raise DamagedFooter("too few bytes for a footer")
+    _, whole, closing = _TAIL.unpack(end)
+    if closing != FOOTER_MAGIC or not 0 < whole <= size:
+        raise DamagedFooter("no footer ends here")
+    return size - int(whole)
 
 
 def parse_footer(content: bytes, partition: Partition) -> Footer:

@@ -66,7 +66,9 @@ def start_inside(log: Log, to: EntryId, checksum: int) -> list[int]:
     place = log.segment_at(to.offset + 1)
     segment = to.offset + 1
     gone = [found.base for found in log.segments[: place + 1] if found.base != segment]
-    log.segments = (Segment(segment, to, checksum, 0), *log.segments[place + 1 :])
+    compacted = log.compacted_upto if to.offset < log.compacted_upto else -1
+    log.segments = (Segment(segment, to, checksum, 0, compacted), *log.segments[place + 1 :])
+    log.compacted = {found.base: found.compacted for found in log.segments if found.compacted >= 0}
     rest = Fault(
         to,
         checksum,
@@ -84,14 +86,17 @@ def start_inside(log: Log, to: EntryId, checksum: int) -> list[int]:
     return gone
 
 
-def reach_back(log: Log, to: EntryId, checksum: int) -> None:
-    """An empty log is to start further below: what lies between is missing, and is as good as damaged."""
+def reach_back(log: Log, to: EntryId, checksum: int, *, compacted: int = -1) -> None:
+    """An empty log is to start further below: what lies between is missing, and is as good as damaged.
+
+    It will be of the generation that reaches to `compacted`, as everybody's is.
+    """
     assert log.base == log.head
     assert not log.segments
     last, last_checksum = log.head, log.checksum
     first, following = to.offset + 1, last.offset + 1
     fault = Fault(to, checksum, first, 0, last, last_checksum, following, 0)
-    segments = (Segment(first, to, checksum, 0), Segment(following, last, last_checksum))
+    segments = (Segment(first, to, checksum, 0, compacted), Segment(following, last, last_checksum))
     epochs = ((last.epoch, last.offset),) if last.epoch > to.epoch else ()
     log.become(
         View(

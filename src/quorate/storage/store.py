@@ -20,6 +20,7 @@ from quorate.core.entry import EntryId, Header, Kind, Partition, Snapshot, Span
 from quorate.storage import starting
 from quorate.storage.aside import Note, set_aside
 from quorate.storage.check import check_now
+from quorate.storage.compactor import Compactor
 from quorate.storage.disk import Buffer, Disk, DiskFull, Flush, FlushDirectory, Operation, Unlink, Write
 from quorate.storage.frame import FRAME_HEAD_BYTES, Frame, build, control_payload
 from quorate.storage.index import UNKNOWN_TIME
@@ -69,6 +70,7 @@ class Store:
         self._write_back = WriteBack(shared, self._rounds)
         self._snapshots = Snapshots(shared)
         self._reader = Reader(shared)
+        self.compactor = Compactor(shared, self._rounds, self._write_back, self._reader)
         self._recovered: dict[Partition, RecoveredLog] = {}
         self._strangers: frozenset[str] = frozenset()
         """Directories of partitions that the journal does not know: never touched (rule 4)."""
@@ -111,6 +113,7 @@ class Store:
             state_damaged=log.state_damaged,
             snapshot=self._snapshots.newest(log),
             base_checksum=log.base_checksum,
+            compacted=log.compacted_upto,
         )
 
     def create(self, partition: Partition, io: int, state: bytes) -> None:
@@ -392,10 +395,12 @@ class Store:
         *,
         keep: bool,
         start: tuple[EntryId, int] | None = None,
+        compacted: int = -1,
     ) -> None:
         """The staged snapshot is whole: the log starts behind it; with `keep`, what is above it stays.
 
         With `start` (an entry, and the checksum of its frame) the log starts there; with `keep` as well, as it did.
+        What lies between is then of the generation that reaches to `compacted`.
         """
         log = self._logs[partition]
         if log.failed or self._shared.dead:
@@ -419,7 +424,7 @@ class Store:
             gone = log.restart_after(snapshot.last, snapshot.checksum, ())
             left = _ALL, _ALL
             if start is not None:
-                starting.reach_back(log, *start)
+                starting.reach_back(log, *start, compacted=compacted)
         batch.add_record(BASE, log, encode_body(Base(partition, log.view())), kept=left)
         batch.add(log, io)
         self._reader.forget(log, gone)

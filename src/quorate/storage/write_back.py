@@ -136,6 +136,11 @@ class WriteBack:
 
     # --- passes ---
 
+    def hurry(self) -> None:
+        """Somebody waits for entries to be in their segments."""
+        if not self._shared.full:
+            self._start_pass()
+
     def _start_pass(self) -> None:
         """Write and flush all waiting entries in their segments, and the footers of sealed ones."""
         shared = self._shared
