@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,13 +121,16 @@ def two_of_one_log(seed: int, count: int) -> tuple[Keyed, Keyed, list[Frame]]:
 
 def some_ends(rng: Random, frames: list[Frame], upto: int, before: list[int]) -> list[int]:
     """Where files end: none of those before is divided, and where there were two there may be one."""
-    places = [frame.header.last for frame in frames if before[-1:] < [frame.header.last] and frame.header.last < upto]
+    places = [
+        frame.header.last
+        for frame in frames
+        if before[-1:] < [frame.header.last] and frame.header.last < upto
+    ]
     kept = [end for end in before if rng.random() < 0.7]
     return [*kept, *sorted(rng.sample(places, min(len(places), rng.randrange(3)))), upto]
 
 
 @given(st.integers(0, 1 << 32))
-@pytest.mark.behaviour("COMPACT-SURVIVORS")
 def test_survivors_of_any_sequence_of_generations_are_those_of_the_last_alone(seed: int) -> None:
     rng = Random(seed)
     one, other, frames = two_of_one_log(seed, rng.choice((20, 60)))
@@ -163,12 +166,12 @@ def test_survivors_of_any_sequence_of_generations_are_those_of_the_last_alone(se
 
 
 def chained(frames: list[Frame]) -> bool:
-    pairs = zip(frames, frames[1:], strict=False)
-    return all(two.prev == one.header.id and two.prev_checksum == one.checksum for one, two in pairs)
+    return all(
+        two.prev == one.header.id and two.prev_checksum == one.checksum for one, two in pairwise(frames)
+    )
 
 
 @given(st.integers(0, 1 << 32))
-@pytest.mark.behaviour("COMPACT-CRASH")
 def test_an_end_at_any_step_leaves_the_log_as_it_was_or_compacted(seed: int) -> None:
     rng = Random(seed)
     world, _, frames = two_of_one_log(seed, 50)
@@ -217,14 +220,11 @@ def test_an_end_at_any_step_leaves_the_log_as_it_was_or_compacted(seed: int) -> 
 
 
 @given(st.integers(0, 1 << 32))
-@pytest.mark.behaviour("COMPACT-REPAIR")
 def test_damage_in_a_compacted_file_is_mended_with_what_a_peer_of_the_same_generation_has(seed: int) -> None:
     rng = Random(seed)
     one, other, frames = two_of_one_log(seed, 40)
     upto = frames[rng.randrange(len(frames))]
-    generation = one.generation(
-        upto=upto, deleted_upto=-1, ends=some_ends(rng, frames, upto.header.last, [])
-    )
+    generation = one.generation(upto=upto, deleted_upto=-1, ends=some_ends(rng, frames, upto.header.last, []))
     for world in (one, other):
         assert world.prepare(generation) is not None
         world.swap(generation)
