@@ -117,9 +117,27 @@ class Cluster:
         """What these topics are now; raises UnknownTopic."""
         return self._find(names, monotonic() + self.timeout_s)
 
+    def every_topic(self) -> dict[str, TopicInfo]:
+        """All that there are now, without those that the cluster keeps for itself."""
+        tries = self._tries("the topics")
+        while True:
+            tries.next()
+            try:
+                found, _, tries.trouble = self._refresh(None, tries.deadline)
+            except (OSError, BadMessage) as error:
+                tries.trouble = in_words(error)
+                continue
+            if not tries.trouble:
+                return found
+
     def expect(self, topic: str, topic_id: bytes) -> None:
         """From now on another topic of this name is a TopicReplaced."""
         self._ids[topic] = topic_id
+
+    def expect_any(self, topic: str) -> None:
+        """Whichever topic has this name next is the one that is meant."""
+        self._ids.pop(topic, None)
+        self._forget(topic)
 
     def offsets(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int | None]:
         """For each partition the offset that belongs to EARLIEST, LATEST or a timestamp in milliseconds.
@@ -253,8 +271,10 @@ class Cluster:
         """Ask anew who leads, next time."""
         self._topics.pop(topic, None)
 
-    def _refresh(self, names: Sequence[str], deadline: float) -> tuple[dict[str, TopicInfo], list[str], str]:
-        """Topics that were found, those that the node does not know, and what is wrong for now."""
+    def _refresh(
+        self, names: Sequence[str] | None, deadline: float
+    ) -> tuple[dict[str, TopicInfo], list[str], str]:
+        """Topics that were found (None: all), those that the node does not know, and what is wrong for now."""
         answer = self.ask_anybody(Api.METADATA, METADATA_VERSION, _metadata(names), deadline)
         self._nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         found: dict[str, TopicInfo] = {}
@@ -265,7 +285,8 @@ class Cluster:
             if topic.error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception):
                 unknown.append(name)
             elif topic.error_code == ErrorCode.none:
-                found[name] = self._known(_topic_info(topic))
+                if names is not None or not topic.is_internal:
+                    found[name] = self._known(_topic_info(topic))
             else:
                 trouble = self._judge(topic.error_code, name, 0)
         self._topics |= found
@@ -339,9 +360,9 @@ class _Tries:
 # ---- requests ----
 
 
-def _metadata(names: Sequence[str]) -> Any:
+def _metadata(names: Sequence[str] | None) -> Any:
     values = {
-        "topics": [{"topic_id": None, "name": name} for name in names],
+        "topics": None if names is None else [{"topic_id": None, "name": name} for name in names],
         "allow_auto_topic_creation": False,
         "include_topic_authorized_operations": False,
     }

@@ -36,6 +36,7 @@ class TopicReplaced(ClientError):
             f"topic {topic!r} was deleted and created anew while it was being read; start again, "
             f"with a new checkpoint if this is a streaming query"
         )
+        self.topic = topic
 
 
 class OffsetOutOfRange(ClientError):
@@ -53,6 +54,16 @@ class OffsetsMissing(ClientError):
         super().__init__(
             f"offsets {first} to {end - 1} of {topic}-{partition} are not in the log any more; "
             f"start behind them, or set failOnDataLoss to false to go on without them"
+        )
+
+
+class TopicGone(ClientError):
+    """A topic that was being read is not there any more."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} was read and is not in the cluster any more; what was not read of it is lost: "
+            f"set failOnDataLoss to false to go on without it"
         )
 
 

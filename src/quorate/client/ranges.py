@@ -7,7 +7,7 @@ Control batches take offsets and are handed on like any other: whoever opens the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -37,12 +37,25 @@ class Range(NamedTuple):
 
 
 def batches_between(
-    cluster: Cluster, wanted: Range, *, missing_is_error: bool = True
+    cluster: Cluster,
+    wanted: Range,
+    *,
+    missing_is_error: bool = True,
+    tell: Callable[[OffsetsMissing], None] | None = None,
 ) -> Iterator[memoryview]:
     """Intact record batches that together hold every offset of the range, and around its ends perhaps more.
 
-    Offsets that are not in the log any more are an OffsetsMissing, or are passed over.
+    Offsets that are not in the log any more are an OffsetsMissing, or are told to whoever listens and passed over.
     """
+
+    def pass_over(first: int, end: int) -> int:
+        lost = OffsetsMissing(wanted.topic, wanted.partition, first=first, end=min(end, wanted.end))
+        if missing_is_error:
+            raise lost
+        if tell is not None:
+            tell(lost)
+        return min(end, wanted.end)
+
     position = wanted.first
     deadline = monotonic() + cluster.timeout_s
     while position < wanted.end:
@@ -55,12 +68,12 @@ def batches_between(
         except OffsetOutOfRange:
             kept_from = _first_kept(cluster, wanted)
             if kept_from > position:
-                position = _pass_over(wanted, position, kept_from, missing_is_error)
+                position = pass_over(position, kept_from)
             # Otherwise it is not settled there yet: a new leader, or an old one that is behind.
         for batch in batches:
             first, end = _span(batch, wanted)
             if first > position:
-                position = _pass_over(wanted, position, first, missing_is_error)
+                position = pass_over(position, first)
             if position >= wanted.end:
                 return
             if end > position:
@@ -87,10 +100,3 @@ def _span(batch: memoryview, wanted: Range) -> tuple[int, int]:
 
 def _first_kept(cluster: Cluster, wanted: Range) -> int:
     return cluster.offsets(wanted.topic, {wanted.partition: EARLIEST})[wanted.partition] or 0
-
-
-def _pass_over(wanted: Range, position: int, to: int, missing_is_error: bool) -> int:
-    end = min(to, wanted.end)
-    if missing_is_error:
-        raise OffsetsMissing(wanted.topic, wanted.partition, first=position, end=end)
-    return end

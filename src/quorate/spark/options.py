@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 from quorate.client.cluster import parse_bootstrap
 from quorate.client.records import COLUMN_NAMES
@@ -33,12 +35,19 @@ NAMES = (
     "bootstrap",
     "subscribe",
     "topic",
+    "subscribePattern",
+    "assign",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
     "endingOffsets",
     "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "columns",
@@ -48,8 +57,18 @@ NAMES = (
 OF_A_TABLE = "provider"
 """What Spark's SQL adds to the options of a table; those of a view stay as they are."""
 
-Where = str | int | Positions
-"""Where to begin or to end: `earliest`, `latest`, a timestamp in milliseconds, or offsets."""
+TRIGGER_DELAY_S = 15 * 60.0
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+
+
+class Times(dict[str, dict[int, int]]):
+    """Topic → partition → milliseconds since 1970."""
+
+
+Where = str | int | Positions | Times
+"""Where to begin or to end: `earliest`, `latest`, a timestamp in milliseconds; or offsets, or such timestamps, for
+some or all partitions."""
 
 
 class WrongOption(ValueError):
@@ -57,14 +76,27 @@ class WrongOption(ValueError):
 
 
 @dataclass(frozen=True)
+class Selection:
+    """What is read: topics by name, all whose names match, or some partitions. One of the three."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
 class Options:
     bootstrap: str
-    topics: tuple[str, ...]
+    selection: Selection
     starting: Where | None
     """None: what a batch or a stream starts with by itself."""
     ending: Where
     offsets_per_trigger_max: int | None
+    offsets_per_trigger_min: int | None
+    trigger_delay_max_s: float
+    """How long a stream waits for so many, at most."""
     partitions_min: int
+    task_records_max: int | None
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     timeout_s: float
@@ -83,14 +115,22 @@ def parse_options(given: Mapping[str, str]) -> Options:
             options[known[name.lower()]] = str(value).strip()
         else:
             raise _unknown(name)
-    ending = _where(options, "endingOffsets", "endingTimestamp")
+    ending = _where(options, "ending")
+    least, most = _count(options, "minOffsetsPerTrigger"), _count(options, "maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise WrongOption(
+            f"option 'minOffsetsPerTrigger' {least} is more than 'maxOffsetsPerTrigger' {most}; change one"
+        )
     return Options(
         bootstrap=_bootstrap(options),
-        topics=_topics(options),
-        starting=_where(options, "startingOffsets", "startingTimestamp"),
+        selection=_selection(options),
+        starting=_where(options, "starting"),
         ending=LATEST_NAME if ending is None else ending,
-        offsets_per_trigger_max=_count(options, "maxOffsetsPerTrigger"),
+        offsets_per_trigger_max=most,
+        offsets_per_trigger_min=least,
+        trigger_delay_max_s=_duration(options, "maxTriggerDelay", usually=TRIGGER_DELAY_S),
         partitions_min=_count(options, "minPartitions") or 0,
+        task_records_max=_count(options, "maxRecordsPerPartition"),
         fail_on_data_loss=_truth(options, "failOnDataLoss", usually=True),
         columns=_columns(options),
         timeout_s=_seconds(options, "timeoutSeconds", usually=TIMEOUT_S),
@@ -124,49 +164,88 @@ def _bootstrap(options: Mapping[str, str]) -> str:
     return text
 
 
-def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
-    text = _one_of(options, "subscribe", "topic", "events, or several with commas between")
+def _selection(options: Mapping[str, str]) -> Selection:
+    given = [name for name in ("subscribe", "topic", "subscribePattern", "assign") if options.get(name)]
+    if len(given) > 1 and (set(given) != {"subscribe", "topic"} or options["subscribe"] != options["topic"]):
+        raise WrongOption(f"options {given[0]!r} and {given[1]!r} both say what is read; give one of them")
+    if not given:
+        raise WrongOption(
+            "option 'subscribe' is missing; give it, for example events, or several with commas between "
+            "(or 'subscribePattern', or 'assign')"
+        )
+    text = options[given[0]]
+    if given[0] == "assign":
+        return Selection(partitions=_assigned(text))
+    if given[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise WrongOption(f"option 'subscribePattern': {text!r} is no pattern: {error}") from None
+        return Selection(pattern=text)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
         raise WrongOption(f"option 'subscribe': {text!r} names no topic")
-    return names
+    return Selection(topics=names)
 
 
-def _where(options: Mapping[str, str], name: str, timestamp_name: str) -> Where | None:
-    text, timestamp = options.get(name), options.get(timestamp_name)
-    if timestamp:
-        if text:
-            raise WrongOption(f"options {name!r} and {timestamp_name!r} exclude each other; give one of them")
-        if not (timestamp.isascii() and timestamp.isdigit()) or int(timestamp) >= 1 << 63:
-            raise WrongOption(
-                f"option {timestamp_name!r}: {timestamp!r} is no time in milliseconds since 1970"
-            )
-        return int(timestamp)
-    if not text:
+def _assigned(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    wrong = WrongOption(f"option 'assign': {text!r} does not name partitions as {{\"events\": [0, 1]}} does")
+    read = _json_object(text, wrong)
+    for numbers in read.values():
+        if not isinstance(numbers, list) or not numbers:
+            raise wrong
+        if not all(type(number) is int and 0 <= number < 1 << 31 for number in numbers):
+            raise wrong
+    return tuple((topic, tuple(sorted(set(numbers)))) for topic, numbers in sorted(read.items()))
+
+
+def _where(options: Mapping[str, str], which: str) -> Where | None:
+    names = (f"{which}Offsets", f"{which}Timestamp", f"{which}OffsetsByTimestamp")
+    given = [name for name in names if options.get(name)]
+    if len(given) > 1:
+        raise WrongOption(f"options {given[0]!r} and {given[1]!r} exclude each other; give one of them")
+    if not given:
         return None
+    (name,), text = given, options[given[0]]
+    if name == names[1]:
+        if not (text.isascii() and text.isdigit()) or int(text) >= 1 << 63:
+            raise WrongOption(f"option {name!r}: {text!r} is no time in milliseconds since 1970")
+        return int(text)
+    if name == names[2]:
+        example = '{"events": {"0": 1700000000000}}'
+        wrong = WrongOption(
+            f"option {name!r}: {text!r} does not give times in milliseconds as {example} does"
+        )
+        return Times(_by_partition(text, wrong, least=0))
     if text.lower() in (EARLIEST_NAME, LATEST_NAME):
         return text.lower()
-    return _positions(name, text)
-
-
-def _positions(name: str, text: str) -> Positions:
     example = '{"events": {"0": 23, "1": -2}}'
     wrong = WrongOption(f"option {name!r}: {text!r} is not earliest, latest, or offsets such as {example}")
+    return _by_partition(text, wrong, least=-2)
+
+
+def _by_partition(text: str, wrong: WrongOption, *, least: int) -> Positions:
+    """Topic → partition → a number, as it stands in JSON; raises `wrong` for anything else."""
+    found: Positions = {}
+    for topic, partitions in _json_object(text, wrong).items():
+        if not isinstance(partitions, dict) or not partitions:
+            raise wrong
+        for number, given in partitions.items():
+            is_number = number.isascii() and number.isdigit() and int(number) < 1 << 31
+            if not is_number or type(given) is not int or not least <= given < 1 << 63:
+                raise wrong
+            found.setdefault(topic, {})[int(number)] = given
+    return found
+
+
+def _json_object(text: str, wrong: WrongOption) -> dict[str, Any]:
     try:
         read = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise wrong from None
-    if not isinstance(read, dict) or not all(isinstance(each, dict) and each for each in read.values()):
+    if not isinstance(read, dict) or not read:
         raise wrong
-    positions: Positions = {}
-    for topic, partitions in read.items():
-        for number, offset in partitions.items():
-            is_offset = isinstance(offset, int) and not isinstance(offset, bool) and -2 <= offset < 1 << 63
-            is_number = number.isascii() and number.isdigit() and int(number) < 1 << 31
-            if not is_number or not is_offset:
-                raise wrong
-            positions.setdefault(topic, {})[int(number)] = offset
-    return positions
+    return read
 
 
 def _count(options: Mapping[str, str], name: str) -> int | None:
@@ -189,6 +268,17 @@ def _seconds(options: Mapping[str, str], name: str, *, usually: float) -> float:
     if not 0 < seconds < 86_400:
         raise WrongOption(f"option {name!r}: {text!r} is not a number of seconds within a day")
     return seconds
+
+
+def _duration(options: Mapping[str, str], name: str, *, usually: float) -> float:
+    """`15m`, `500 ms`, `1h`; a number alone is of milliseconds, as Spark has it."""
+    text = options.get(name, "").lower()
+    if not text:
+        return usually
+    found = _DURATION.fullmatch(text)
+    if found is None or (found[2] or "ms") not in UNITS_S:
+        raise WrongOption(f"option {name!r}: {options[name]!r} is no time such as 15m, 30s or 500ms")
+    return int(found[1]) * UNITS_S[found[2] or "ms"]
 
 
 def _truth(options: Mapping[str, str], name: str, *, usually: bool) -> bool:

@@ -4,7 +4,8 @@ A streaming offset, as Spark keeps it in its checkpoint, is JSON: {"events": {"0
 offset read of each partition. Topic names hold no '#', so keys with one are ours:
 
 - `#initial` marks where a query that has no checkpoint begins. Spark asks for it twice and keeps neither.
-- `#start` in the end of the first batch is where that batch begins, so that replaying it reads the same.
+- `#start` in the end of the first batch is where that batch begins, so that replaying it reads the same; in the end
+  of a later one, where partitions begin that are new in it.
 - `#ids` are the topics' ids: a topic that was created anew is not read on as if it were the old one.
 """
 
@@ -46,10 +47,18 @@ def read_stream_offset(read: dict[str, Any]) -> StreamOffset:
 
 
 def begin_of(start: StreamOffset, end: StreamOffset) -> Positions:
-    """Where a batch begins. For the first one its own end knows better than a freshly asked beginning."""
+    """Where a batch begins. For the first one, and for new partitions, its own end knows best.
+
+    A topic that was created anew since (and whoever asked accepts that) is new from its beginning on.
+    """
+    told = end.first_start or {}
     if start.is_initial and end.first_start is not None:
-        return end.first_start
-    return start.positions
+        return told
+    same = [topic for topic in start.positions if start.ids.get(topic) == end.ids.get(topic)]
+    begin = {topic: dict(start.positions[topic]) for topic in same}
+    for topic, parts in told.items():
+        begin[topic] = {**parts, **begin.get(topic, {})}
+    return begin
 
 
 def at_least(positions: Positions, least: Positions) -> Positions:
@@ -93,13 +102,17 @@ def limited(begin: Positions, end: Positions, offsets_max: int) -> Positions:
     return made
 
 
-def cut_into_tasks(begin: Positions, end: Positions, tasks_min: int = 0) -> list[Range]:
-    """One task for a partition, several where it is long or where more tasks are asked for."""
+def cut_into_tasks(
+    begin: Positions, end: Positions, tasks_min: int = 0, task_records_max: int | None = None
+) -> list[Range]:
+    """One task for a partition, several where it is long or where more or shorter tasks are asked for."""
     wholes = [Range(*part) for part in joined(begin, end) if part[3] > part[2]]
     total = sum(whole.end - whole.first for whole in wholes)
     if not total:
         return []
-    length_max = min(TASK_OFFSETS_MAX, -(-total // tasks_min)) if tasks_min else TASK_OFFSETS_MAX
+    length_max = task_records_max or TASK_OFFSETS_MAX
+    if tasks_min:
+        length_max = min(length_max, -(-total // tasks_min))
     length_max = max(length_max, -(-total // TASKS_MAX))
     return [part for whole in wholes for part in _cut(whole, length_max)]
 
@@ -109,6 +122,10 @@ def joined(begin: Positions, end: Positions) -> Iterator[tuple[str, int, int, in
     for topic, parts in sorted(end.items()):
         for number, last in sorted(parts.items()):
             yield topic, number, begin.get(topic, {}).get(number, 0), last
+
+
+def count_between(begin: Positions, end: Positions) -> int:
+    return sum(max(last - first, 0) for _, _, first, last in joined(begin, end))
 
 
 def _cut(whole: Range, length_max: int) -> list[Range]:

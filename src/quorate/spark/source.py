@@ -8,7 +8,10 @@ client asks whoever leads next, until its time is over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from logging import getLogger
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -16,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import (
@@ -30,23 +34,18 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from quorate.client.cluster import EARLIEST, LATEST, Cluster
+from quorate.client.cluster import Cluster
+from quorate.client.errors import TopicGone, TopicReplaced, UnknownTopic
 from quorate.client.ranges import Range, batches_between
 from quorate.client.records import arrow_batches
-from quorate.spark.options import (
-    EARLIEST_NAME,
-    LATEST_NAME,
-    Options,
-    Positions,
-    Where,
-    WrongOption,
-    parse_options,
-)
+from quorate.spark.asking import Found, earliest, find, resolve, selects
+from quorate.spark.options import EARLIEST_NAME, LATEST_NAME, Options, Positions, WrongOption, parse_options
 from quorate.spark.planning import (
     StreamOffset,
     at_least,
     at_most,
     begin_of,
+    count_between,
     cut_into_tasks,
     joined,
     limited,
@@ -57,6 +56,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CLIENT_ID = "quorate-spark"
+LOG = getLogger("quorate.spark")
+"""What it says goes to the log of the driver or executor."""
 TYPES: dict[str, DataType] = {
     "key": BinaryType(),
     "value": BinaryType(),
@@ -90,9 +91,7 @@ class QuorateSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         self._check(schema)
         if self.parsed.ending != LATEST_NAME:
-            raise WrongOption(
-                "options 'endingOffsets' and 'endingTimestamp' are for batches; a stream has no end"
-            )
+            raise WrongOption("options 'ending…' are for batches; a stream has no end")
         return StreamReader(self.parsed, schema)
 
     def _check(self, schema: StructType) -> None:
@@ -131,8 +130,17 @@ def read_range(options: Options, schema: StructType, partition: InputPartition) 
     wanted = partition.wanted
     with connected(options) as cluster:
         cluster.expect(wanted.topic, bytes.fromhex(partition.topic_id))
-        batches = batches_between(cluster, wanted, missing_is_error=options.fail_on_data_loss)
-        yield from arrow_batches(batches, wanted, to_arrow_schema(schema, timezone="UTC"))
+        batches = batches_between(cluster, wanted, missing_is_error=options.fail_on_data_loss, tell=say_lost)
+        try:
+            yield from arrow_batches(batches, wanted, to_arrow_schema(schema, timezone="UTC"))
+        except (TopicReplaced, UnknownTopic) as error:
+            if options.fail_on_data_loss:
+                raise
+            say_lost(f"{wanted}: {error}")
+
+
+def say_lost(what: object) -> None:
+    LOG.warning("data loss, as failOnDataLoss is false: %s", what)
 
 
 # ---- batches ----
@@ -146,16 +154,16 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
         with connected(options) as cluster:
-            ids = topic_ids(cluster, options.topics)
+            found = find(cluster, options.selection)
             starting = EARLIEST_NAME if options.starting is None else options.starting
-            begin = resolve(cluster, options.topics, starting, "startingOffsets")
-            end = resolve(cluster, options.topics, options.ending, "endingOffsets")
+            begin = resolve(cluster, found, starting, "startingOffsets", unnamed=EARLIEST_NAME)
+            end = resolve(cluster, found, options.ending, "endingOffsets", unnamed=LATEST_NAME)
         for topic, number, first, last in joined(begin, end):
             if first > last and isinstance(options.ending, dict):
                 raise WrongOption(
                     f"{topic}-{number} would start at offset {first} and end at {last}, before it"
                 )
-        return plan(begin, end, ids, options)
+        return plan(begin, end, found.ids, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self.options, self.row_schema, partition)
@@ -175,36 +183,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Positions | None = None
         """Where a query ends that only wants what is there now."""
         self._seen: Positions = {}
+        self._planned_at = -inf
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._initial is None:
             starting = LATEST_NAME if self.options.starting is None else self.options.starting
-            ids = topic_ids(self.cluster, self.options.topics)
-            positions = resolve(self.cluster, self.options.topics, starting, "startingOffsets")
-            self._initial = StreamOffset(positions, ids, is_initial=True)
+            found = find(self.cluster, self.options.selection)
+            positions = resolve(self.cluster, found, starting, "startingOffsets", unnamed=LATEST_NAME)
+            self._initial = StreamOffset(positions, found.ids, is_initial=True)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begun = read_stream_offset(start)
-        ids = self._same_topics(begun)
-        begin = begun.positions
-        end = self._latest()
+        found = self._found(begun)
+        fresh = self._fresh(begun, found)
+        begin = begin_of(begun._replace(is_initial=False), StreamOffset({}, found.ids, first_start=fresh))
+        end = self._latest(found)
         if self._target is not None:
             end = at_most(end, self._target)
         end = at_least(end, begin)
+        if not (available := count_between(begin, end)) or self._waits_for_more(available, limit):
+            return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
-        if all(first >= last for _, _, first, last in joined(begin, end)):
-            return start
-        first_start = begin if begun.is_initial else None
-        return StreamOffset(end, ids, first_start=first_start).to_json()
+        self._planned_at = monotonic()
+        first_start = begin if begun.is_initial else fresh
+        return StreamOffset(end, found.ids, first_start=first_start or None).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self.options.offsets_per_trigger_max
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        least, most = self.options.offsets_per_trigger_min, self.options.offsets_per_trigger_max
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._latest()
+        self._target = self._latest(find(self.cluster, self.options.selection, self._gone()))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return StreamOffset(self._seen, {}).to_json() if self._seen else None
@@ -228,86 +241,48 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = connected(options)
         return self._cluster
 
-    def _latest(self) -> Positions:
-        """Never less than what was seen before, whoever answers."""
-        latest = resolve(self.cluster, self.options.topics, LATEST_NAME, "endingOffsets")
-        self._seen = at_least(latest, self._seen)
-        return self._seen
-
-    def _same_topics(self, begun: StreamOffset) -> dict[str, str]:
+    def _found(self, begun: StreamOffset) -> Found:
+        """What there is to read now. What was read and is no more is data loss, unless nobody wants it any more."""
         for topic, topic_id in begun.ids.items():
             self.cluster.expect(topic, bytes.fromhex(topic_id))
-        return topic_ids(self.cluster, self.options.topics)
+        found = find(self.cluster, self.options.selection, self._gone())
+        for topic in begun.positions:
+            if topic not in found.ids and selects(self.options.selection, topic):
+                if self.options.fail_on_data_loss:
+                    raise TopicGone(topic)
+                say_lost(TopicGone(topic))
+            if begun.ids.get(topic) != found.ids.get(topic):
+                # Offsets of another topic say nothing about this one.
+                self._seen.pop(topic, None)
+                if self._target is not None:
+                    self._target.pop(topic, None)
+        return found
 
+    def _gone(self) -> Callable[[str], None] | None:
+        return None if self.options.fail_on_data_loss else say_lost
 
-# ---- asking the cluster ----
+    def _fresh(self, begun: StreamOffset, found: Found) -> Positions:
+        """Where partitions begin that this query has not seen: at the first offset that is kept."""
+        fresh: Positions = {}
+        for topic, numbers in found.numbers.items():
+            known = begun.positions.get(topic, {}) if begun.ids.get(topic) == found.ids[topic] else {}
+            if new := [number for number in numbers if number not in known]:
+                fresh[topic] = earliest(self.cluster, topic, new)
+        return fresh
 
+    def _waits_for_more(self, available: int, limit: ReadLimit) -> bool:
+        least = self.options.offsets_per_trigger_min
+        if least is None or available >= least:
+            return False
+        if self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        return monotonic() - self._planned_at < self.options.trigger_delay_max_s
 
-def topic_ids(cluster: Cluster, topics: Sequence[str]) -> dict[str, str]:
-    return {name: topic.id.hex() for name, topic in cluster.topics(topics).items()}
-
-
-def resolve(cluster: Cluster, topics: Sequence[str], where: Where, option: str) -> Positions:
-    """Real offsets, for every partition of every topic."""
-    found = cluster.topics(topics)
-    if isinstance(where, dict):
-        check_named(where, {name: len(topic.partitions) for name, topic in found.items()}, option)
-    positions: Positions = {}
-    for name, topic in found.items():
-        numbers = [partition.number for partition in topic.partitions]
-        bounds = cluster.offsets(name, dict.fromkeys(numbers, LATEST))
-        latest = {number: offset or 0 for number, offset in bounds.items()}
-        if where == LATEST_NAME:
-            positions[name] = latest
-        elif where == EARLIEST_NAME:
-            positions[name] = _asked(cluster, name, dict.fromkeys(numbers, EARLIEST), latest)
-        elif isinstance(where, int):
-            # No record that young: from the end on.
-            positions[name] = _asked(cluster, name, dict.fromkeys(numbers, where), latest)
-        else:
-            assert isinstance(where, dict)
-            positions[name] = _given(cluster, name, where[name], latest, option)
-    return positions
-
-
-def _asked(
-    cluster: Cluster, topic: str, wanted: Mapping[int, int], latest: Mapping[int, int]
-) -> dict[int, int]:
-    found = cluster.offsets(topic, wanted)
-    return {number: latest[number] if offset is None else offset for number, offset in found.items()}
-
-
-def _given(
-    cluster: Cluster, topic: str, given: Mapping[int, int], latest: Mapping[int, int], option: str
-) -> dict[int, int]:
-    """Offsets as a person wrote them; -2 is the earliest and -1 the latest, as in Spark's Kafka source."""
-    earliest = [number for number, offset in given.items() if offset == EARLIEST]
-    named = _asked(cluster, topic, dict.fromkeys(earliest, EARLIEST), latest) if earliest else {}
-    for number, offset in given.items():
-        if offset > latest[number]:
-            raise WrongOption(
-                f"option {option!r}: {topic}-{number} ends at offset {latest[number]}, before {offset}"
-            )
-        if offset == LATEST:
-            named[number] = latest[number]
-        elif offset >= 0:
-            named[number] = offset
-    return named
-
-
-def check_named(where: Positions, partitions_counts: Mapping[str, int], option: str) -> None:
-    """Offsets name the partitions that there are: all of them and no other."""
-    for topic in where:
-        if topic not in partitions_counts:
-            raise WrongOption(f"option {option!r} names topic {topic!r}, which is not subscribed")
-    for topic, count in partitions_counts.items():
-        named = set(where.get(topic, {}))
-        if missing := sorted(set(range(count)) - named):
-            raise WrongOption(f"option {option!r} does not name {topic}-{missing[0]}; name every partition")
-        if unknown := sorted(named - set(range(count))):
-            raise WrongOption(
-                f"option {option!r}: topic {topic!r} has no partition {unknown[0]}; it has {count}"
-            )
+    def _latest(self, found: Found) -> Positions:
+        """Never less than what was seen before, whoever answers."""
+        latest = resolve(self.cluster, found, LATEST_NAME, "endingOffsets", unnamed=LATEST_NAME)
+        self._seen = at_least(latest, self._seen)
+        return self._seen
 
 
 # ---- helpers ----
@@ -316,5 +291,5 @@ def check_named(where: Positions, partitions_counts: Mapping[str, int], option: 
 def plan(begin: Positions, end: Positions, ids: Mapping[str, str], options: Options) -> list[InputPartition]:
     return [
         RangePartition(wanted, ids[wanted.topic])
-        for wanted in cut_into_tasks(begin, end, options.partitions_min)
+        for wanted in cut_into_tasks(begin, end, options.partitions_min, options.task_records_max)
     ]

@@ -92,9 +92,10 @@ def metadata(
     topic_id: bytes = TOPIC_ID,
     known: bool = True,
     partitions_count: int = 1,
+    every: str = "",
 ) -> bytes:
-    """One topic, whose partitions are led by node 7 at that address or by nobody."""
-    (asked,) = frame.body.topics
+    """One topic, whose partitions are led by node 7 at that address or by nobody. `every`: if all are asked for."""
+    name = every if frame.body.topics is None else frame.body.topics[0].name
     leads = leader is not None
     brokers = (Broker(node_id=7, host=str(leader.host), port=leader.port),) if leader is not None else ()
     partitions = tuple(
@@ -103,7 +104,7 @@ def metadata(
     )
     topic = Topic(
         error_code=ErrorCode.none if known else ErrorCode.unknown_topic_or_partition,
-        name=asked.name,
+        name=name,
         topic_id=UUID(bytes=topic_id),
         partitions=partitions if known else (),
     )

@@ -6,7 +6,7 @@ import pytest
 
 from quorate.client.records import COLUMN_NAMES
 from quorate.client.security import Security
-from quorate.spark.options import WrongOption, parse_options
+from quorate.spark.options import Selection, Times, WrongOption, parse_options
 
 LEAST = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "events"}
 PASSWORD = {
@@ -19,7 +19,7 @@ PASSWORD = {
 def test_the_least_that_is_needed() -> None:
     options = parse_options(LEAST)
     assert options.bootstrap == "localhost:9092"
-    assert options.topics == ("events",)
+    assert options.selection.topics == ("events",)
     assert options.starting is None
     assert options.ending == "latest"
     assert options.offsets_per_trigger_max is None
@@ -31,7 +31,7 @@ def test_the_least_that_is_needed() -> None:
 def test_short_names_and_any_case() -> None:
     options = parse_options({"BOOTSTRAP": "a:1,b:2", "topic": "x, y", "maxoffsetspertrigger": "10"})
     assert options.bootstrap == "a:1,b:2"
-    assert options.topics == ("x", "y")
+    assert options.selection.topics == ("x", "y")
     assert options.offsets_per_trigger_max == 10
 
 
@@ -42,6 +42,26 @@ def test_offsets_are_names_json_or_times() -> None:
     }
     assert parse_options(LEAST | {"startingTimestamp": "1700000000000"}).starting == 1_700_000_000_000
     assert parse_options(LEAST | {"endingTimestamp": "0"}).ending == 0
+
+
+def test_partitions_are_named_matched_or_assigned() -> None:
+    bootstrap = {"bootstrap": "localhost:9092"}
+    assert parse_options(bootstrap | {"subscribePattern": "ev.*"}).selection == Selection(pattern="ev.*")
+    assigned = parse_options(bootstrap | {"assign": '{"b": [1, 0], "a": [2, 2]}'}).selection
+    assert assigned == Selection(partitions=(("a", (2,)), ("b", (0, 1))))
+
+
+def test_times_for_partitions_are_not_taken_for_offsets() -> None:
+    starting = parse_options(LEAST | {"startingOffsetsByTimestamp": '{"events": {"0": 5}}'}).starting
+    assert isinstance(starting, Times)
+    assert starting == {"events": {0: 5}}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900), ("500 ms", 0.5), ("250", 0.25), ("2h", 7200), ("30s", 30)]
+)
+def test_a_delay_is_written_as_spark_writes_it(text: str, seconds: float) -> None:
+    assert parse_options(LEAST | {"maxTriggerDelay": text}).trigger_delay_max_s == seconds
 
 
 def test_columns_are_kept_in_the_order_asked_for() -> None:
@@ -70,6 +90,15 @@ def test_security_is_as_librdkafka_calls_it() -> None:
         ({"bootstrap": "other:1"}, "say different things"),
         ({"subscribe": ""}, "'subscribe' is missing"),
         ({"subscribe": ","}, "names no topic"),
+        ({"subscribePattern": "ev.*"}, "'subscribe' and 'subscribePattern' both say what is read"),
+        ({"subscribe": "", "subscribePattern": "ev("}, "'ev(' is no pattern"),
+        ({"subscribe": "", "assign": '{"events": [true]}'}, "does not name partitions"),
+        ({"subscribe": "", "assign": '{"events": []}'}, "does not name partitions"),
+        ({"subscribe": "", "assign": "[" * 100_000}, "does not name partitions"),
+        ({"startingOffsetsByTimestamp": '{"events": {"0": -1}}'}, "does not give times"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than 'maxOffsetsPerTrigger' 8"),
+        ({"maxTriggerDelay": "soon"}, "'soon' is no time such as 15m"),
+        ({"maxRecordsPerPartition": "0"}, "not a whole number from 1"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"kafka.security.protocl": "SSL"}, "did you mean 'kafka.security.protocol'"),
         ({"kafka.security.protocol": "TLS"}, "'TLS' is unknown; there is: PLAINTEXT, SSL,"),

@@ -124,3 +124,20 @@ def test_work_is_bounded_in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_tasks_than_partitions_if_asked_for() -> None:
     assert len(cut_into_tasks({}, {"t": {0: 100, 1: 100}}, 8)) == 8
     assert cut_into_tasks({"t": {0: 7}}, {"t": {0: 7}}, 8) == []
+
+
+def test_a_partition_that_came_later_begins_where_the_batch_says() -> None:
+    start = StreamOffset({"t": {0: 10}}, {"t": "aa"})
+    end = StreamOffset({"t": {0: 12, 1: 40}}, {"t": "aa"}, first_start={"t": {1: 30}})
+    assert begin_of(start, end) == {"t": {0: 10, 1: 30}}
+
+
+def test_offsets_of_a_topic_that_was_created_anew_are_not_its_own() -> None:
+    start = StreamOffset({"t": {0: 1000}, "u": {0: 5}}, {"t": "aa", "u": "cc"})
+    end = StreamOffset({"t": {0: 3}, "u": {0: 7}}, {"t": "bb", "u": "cc"}, first_start={"t": {0: 1}})
+    assert begin_of(start, end) == {"t": {0: 1}, "u": {0: 5}}
+
+
+def test_tasks_are_as_short_as_asked_for() -> None:
+    tasks = cut_into_tasks({}, {"t": {0: 100, 1: 30}}, 0, 40)
+    assert [(task.partition, task.end - task.first) for task in tasks] == [(0, 33), (0, 33), (0, 34), (1, 30)]

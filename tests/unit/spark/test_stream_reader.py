@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from quorate.client import TopicReplaced
+from quorate.client import TopicGone, TopicReplaced, UnknownTopic
 from quorate.spark.options import WrongOption
 from quorate.spark.source import QuorateSource, RangePartition, StreamReader
 from quorate.wire.messages import Api
@@ -21,16 +21,26 @@ class Node:
 
     def __init__(self) -> None:
         self.ends = [10]
+        self.starts = [0] * 9
         self.topic_id = TOPIC_ID
+        self.known = True
+        self.name = "t"
         self.scripted = ScriptedNode(self.answer)
         self.readers: list[StreamReader] = []
 
     def answer(self, frame: Frame) -> Answer:
         if frame.api == Api.METADATA:
             count = len(self.ends)
-            return metadata(frame, self.scripted, topic_id=self.topic_id, partitions_count=count)
+            return metadata(
+                frame,
+                self.scripted,
+                topic_id=self.topic_id,
+                partitions_count=count,
+                known=self.known,
+                every=self.name,
+            )
         earliest = frame.body.topics[0].partitions[0].timestamp == -2
-        return offsets(frame, *(0 if earliest else end for end in self.ends))
+        return offsets(frame, *(self.starts if earliest else self.ends))
 
 
 @pytest.fixture
@@ -141,3 +151,88 @@ def test_a_checkpoint_of_another_topic_of_that_name_is_refused(node: Node) -> No
 def test_a_stream_has_no_end(node: Node) -> None:
     with pytest.raises(WrongOption, match="a stream has no end"):
         reader(node, endingOffsets='{"t": {"0": 5}}')
+
+
+def test_a_partition_that_was_added_begins_at_what_is_kept_of_it(node: Node) -> None:
+    stream = reader(node)
+    start = stream.initialOffset()
+    node.ends, node.starts = [12, 50], [0, 20]
+    end = stream.latestOffset(start, ALL)
+    assert ranges(stream, start, end) == [(10, 12), (20, 50)]
+    node.ends, node.starts = [14, 60, 9], [0, 20, 7]
+    later = stream.latestOffset(end, ALL)
+    assert ranges(reader(node), end, later) == [(12, 14), (50, 60), (7, 9)]
+
+
+def test_partitions_that_json_does_not_name_begin_as_usual(node: Node) -> None:
+    node.ends = [10, 20]
+    assert reader(node, startingOffsets='{"t": {"1": 5}}').initialOffset()["t"] == {"0": 10, "1": 5}
+    with pytest.raises(WrongOption, match="names t-2; read are its partitions 0, 1"):
+        reader(node, startingOffsets='{"t": {"2": 5}}').initialOffset()
+
+
+def test_assigned_partitions_and_no_other(node: Node) -> None:
+    node.ends = [10, 20, 30]
+    stream = reader(node, subscribe="", assign='{"t": [2, 0]}', startingOffsets="earliest")
+    start = stream.initialOffset()
+    assert start["t"] == {"0": 0, "2": 0}
+    assert stream.latestOffset(start, ALL)["t"] == {"0": 10, "2": 30}
+    with pytest.raises(WrongOption, match="has no partition 3"):
+        reader(node, subscribe="", assign='{"t": [3]}').initialOffset()
+
+
+def test_too_little_is_waited_with_but_not_forever(node: Node) -> None:
+    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "8", "maxTriggerDelay": "1h"}
+    stream = reader(node, **options)
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMinRows(8)
+    first = stream.latestOffset(stream.initialOffset(), limit)
+    assert first["t"] == {"0": 10}
+    node.ends = [17]
+    assert stream.latestOffset(first, limit) == first, "seven are too few, and it is early"
+    assert stream.latestOffset(first, ALL)["t"] == {"0": 17}, "all that there is was asked for"
+    node.ends = [18]
+    assert stream.latestOffset(first, limit)["t"] == {"0": 18}
+    hurried = reader(node, **options | {"maxTriggerDelay": "0"})
+    assert hurried.latestOffset(first, limit)["t"] == {"0": 18}
+    both = reader(node, **options, maxOffsetsPerTrigger="9")
+    assert both.getDefaultReadLimit() == ReadMaxRows(9)
+
+
+def test_another_topic_of_that_name_is_read_from_its_beginning_where_loss_is_accepted(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = reader(node, startingOffsets="earliest", failOnDataLoss="false")
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    node.topic_id, node.ends, node.starts = OTHER_ID, [7], [2]
+    later = stream.latestOffset(end, ALL)
+    assert later["t"] == {"0": 7}
+    assert ranges(reader(node), end, later) == [(2, 7)]
+    assert "data loss" in caplog.text
+    assert "created anew" in caplog.text
+
+
+def test_a_topic_that_is_gone_is_data_loss(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    end = reader(node, startingOffsets="earliest").initialOffset()
+    node.known = False
+    with pytest.raises(UnknownTopic):
+        reader(node).latestOffset(end, ALL)
+    assert reader(node, failOnDataLoss="false").latestOffset(end, ALL) == end
+    assert "data loss" in caplog.text
+
+
+def test_topics_are_matched_anew_and_missed(node: Node) -> None:
+    matching = {"subscribe": "", "subscribePattern": "t|u.*", "startingOffsets": "earliest"}
+    stream = reader(node, **matching)
+    start = stream.initialOffset()
+    assert start["t"] == {"0": 0}
+    end = stream.latestOffset(start, ALL)
+    node.name = "users"
+    node.topic_id = OTHER_ID
+    with pytest.raises(TopicGone, match="topic 't' was read and is not in the cluster any more"):
+        stream.latestOffset(end, ALL)
+    lossy = reader(node, **matching, failOnDataLoss="false")
+    later = lossy.latestOffset(end, ALL)
+    assert later["users"] == {"0": 10}
+    assert "t" not in later
+    assert ranges(lossy, end, later) == [(0, 10)]
