@@ -96,6 +96,24 @@ def test_times_choose_what_is_read(spark: SparkSession, make_topic: MakeTopic) -
     assert topic.values(spark, startingTimestamp="2000000") == []
 
 
+def test_partitions_are_chosen_by_pattern_and_by_number(spark: SparkSession, make_topic: MakeTopic) -> None:
+    one, other = make_topic(2), make_topic()
+    for number in range(2):
+        one.send([{"value": b"%d" % number, "partition": number, "timestamp": 1_000 + number}])
+    other.produce(numbered(5))
+    unnamed = {"subscribe": ""}
+    assert one.values(spark, subscribePattern=f"{one.name}|{other.name}", **unnamed) == [
+        b"0",
+        *numbered(5),
+        b"1",
+    ]
+    assert one.values(spark, assign=f'{{"{one.name}": [1]}}', **unnamed) == [b"1"]
+    times = f'{{"{one.name}": {{"0": 1001}}}}'
+    assert one.values(spark, startingOffsetsByTimestamp=times) == [b"1"], "the other from its beginning"
+    assert one.values(spark, endingOffsetsByTimestamp=times) == [b"0", b"1"]
+    assert one.values(spark, startingOffsets=f'{{"{one.name}": {{"1": -1}}}}') == [b"0"]
+
+
 def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, make_topic: MakeTopic) -> None:
     assert topic_count(spark, make_topic(2)) == 0
 
@@ -109,6 +127,7 @@ def test_more_tasks_read_the_same(spark: SparkSession, make_topic: MakeTopic) ->
     topic.produce(numbered(1_000))
     frame = topic.read(spark, minPartitions="7", columns="value")
     assert frame.rdd.getNumPartitions() == 7
+    assert topic.read(spark, maxRecordsPerPartition="300").rdd.getNumPartitions() == 4
     assert sorted(bytes(row.value) for row in frame.collect()) == numbered(1_000)
 
 
