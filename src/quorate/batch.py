@@ -41,6 +41,9 @@ _STAMP = struct.Struct(">qii")
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
 """Producer id, producer epoch and base sequence."""
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIME = struct.Struct(">q")
+_MAX_TIME_AT = 35
 _CONTROL_KEY = struct.Struct(">hh")
 _RECORD_MIN = 7
 _BYTE = [bytes((number,)) for number in range(128)]
@@ -87,6 +90,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return self.attributes & CONTROL != 0
+
+    @property
+    def has_append_time(self) -> bool:
+        """All its records have the time at which a log took them: `max_timestamp`."""
+        return self.attributes & LOG_APPEND_TIME != 0
 
 
 class Record(NamedTuple):
@@ -148,6 +156,16 @@ def with_producer(payload: Buffer, *, producer_id: int, epoch: int, sequence: in
         crc = crc32c(view[HEAD_BYTES:])
     made[HEAD_BYTES - 4 : HEAD_BYTES] = crc.to_bytes(4, "big")
     return made
+
+
+def set_append_time(payload: bytearray | memoryview, time_ms: int) -> None:
+    """Let all records have this time, when the log took them; only the header says so. In place."""
+    (attributes,) = _ATTRIBUTES.unpack_from(payload, HEAD_BYTES)
+    _ATTRIBUTES.pack_into(payload, HEAD_BYTES, attributes | LOG_APPEND_TIME)
+    _MAX_TIME.pack_into(payload, _MAX_TIME_AT, time_ms)
+    with memoryview(payload) as view:
+        crc = crc32c(view[HEAD_BYTES:])
+    payload[HEAD_BYTES - 4 : HEAD_BYTES] = crc.to_bytes(4, "big")
 
 
 def is_same_but_for_producer(one: Buffer, two: Buffer) -> bool:
@@ -324,6 +342,8 @@ def _read_record(cursor: _Cursor, header: BatchHeader) -> Record:
     start = cursor.at
     cursor.take(1)  # attributes of a record: unused in format 2
     timestamp = header.base_timestamp + cursor.varint()
+    if header.has_append_time:
+        timestamp = header.max_timestamp
     offset_delta = cursor.varint()
     if not 0 <= offset_delta <= header.last_offset_delta:
         raise BadBatch(f"offset delta {offset_delta} is outside of the batch")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -16,9 +18,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from quorate.bench.cluster_processes import POLL_S, Cluster
+from quorate.batch import encode_records
+from quorate.bench.cluster_processes import POLL_S, Cluster, NodeProcess
 from tests.cluster.kafka_clients import TIMEOUT_S, Aiokafka, Confluent, KafkaClient, KafkaPython, Kcat
-from tests.cluster.support import QUICK_RAFT, expect_no_traceback
+from tests.cluster.support import QUICK_RAFT, expect_no_traceback, run
+from tests.unit.kafka.harness import Connection
 
 pytestmark = [
     pytest.mark.cluster,
@@ -33,8 +37,8 @@ FIRST = 1
 
 
 class KafkaCluster(Cluster):
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, partitions=0, metadata_voters=3, raft=QUICK_RAFT)
+    def __init__(self, directory: Path, raft: dict[str, float] = QUICK_RAFT) -> None:
+        super().__init__(directory, partitions=0, metadata_voters=3, raft=raft)
         for node in self.nodes.values():
             node.command = (sys.executable, "-m", "quorate.kafka")
 
@@ -184,8 +188,8 @@ def test_topics_are_refused_with_one_line_that_says_why(cluster: KafkaCluster) -
     paxos = NewTopic("refused", 1, 3, config={"quorate.replication": "paxos"})
     there_are = "there are: raft, coordinated, isr, confirm"
     assert why_not(paxos) == f"INVALID_CONFIG: quorate.replication=paxos is unknown; {there_are}"
-    unknown = NewTopic("refused", 1, 3, config={"segment.jitter.ms": "1"})
-    assert why_not(unknown) == "INVALID_CONFIG: segment.jitter.ms is not a setting of topics here"
+    unknown = NewTopic("refused", 1, 3, config={"segment.jitter.s": "1"})
+    assert why_not(unknown) == "INVALID_CONFIG: segment.jitter.s is not a setting of topics here"
     compacted = NewTopic("refused", 1, 3, config={"cleanup.policy": "compact"})
     assert why_not(compacted) == "INVALID_CONFIG: cleanup.policy=compact is not done here; only delete"
     assert why_not(NewTopic("refused", 1, 4)).startswith("INVALID_REPLICATION_FACTOR: replication factor 4")
@@ -260,6 +264,32 @@ def test_a_batch_beyond_the_topics_limit_is_refused(cluster: KafkaCluster) -> No
         )
         assert producer.flush(TIMEOUT_S) == 0
     assert errors == ["taken", "MSG_SIZE_TOO_LARGE"]
+
+
+def test_a_leader_that_nobody_follows_answers_who_asks_for_its_own_flush_only(tmp_path: Path) -> None:
+    async def asked(node: NodeProcess) -> None:
+        batch = encode_records([(None, b"value")])
+        async with Connection(*await asyncio.open_connection(*node.address)) as connection:
+            answer = await connection.produce("lonely", batch, acks=1)
+            assert (answer.error_code, answer.base_offset) == (0, FIRST)
+            waited = asyncio.ensure_future(connection.produce("lonely", batch, acks=-1))
+            done, _ = await asyncio.wait([waited], timeout=0.5)
+            assert not done or waited.result().error_code, "a quorum has not flushed it"
+            waited.cancel()
+
+    # Nobody else is to lead before the leader is asked.
+    with KafkaCluster(tmp_path, raft={"election_timeout_s": 4.0, "heartbeat_s": 0.1}) as cluster:
+        cluster.start()
+        cluster.until_ready()
+        Confluent(cluster.bootstrap).create("lonely")
+        leader = cluster.leader_of("lonely")
+        others = [node for number, node in cluster.nodes.items() if number != leader]
+        for node in others:
+            node.send(signal.SIGSTOP)
+        run(asked(cluster.nodes[leader]))
+        for node in others:
+            node.send(signal.SIGCONT)
+        expect_no_traceback(*cluster.nodes.values())
 
 
 @pytest.mark.parametrize("acks", [0, 1])

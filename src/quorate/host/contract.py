@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -60,6 +60,8 @@ class Context(msgspec.Struct, gc=False):
     chunk: bytes = b""
     numbered: Numbered | Marker | None = None
     """A proposal's place among those of its producer, if it has one."""
+    flushed: Callable[[int], None] | None = None
+    """Who hears, with the first offset, when a proposal is flushed here, whoever else has it (acks=1)."""
 
 
 NOTHING = Context()

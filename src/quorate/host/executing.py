@@ -15,6 +15,7 @@ from quorate.core.entry import Kind
 from quorate.host.contract import Context, same_entry
 from quorate.host.feeder import Feeder
 from quorate.host.fetching import frames_of
+from quorate.host.flushes import Flushes
 from quorate.host.pacing import Pacer
 from quorate.host.replicas import Hosted
 from quorate.host.sending import Sender
@@ -34,6 +35,7 @@ class Executor:
         snapshots: Snapshots,
         sender: Sender,
         pacer: Pacer,
+        flushes: Flushes,
         *,
         settled: Callable[[Hosted], None],
         tell: Callable[[Hosted, events.Event, Context], None],
@@ -45,6 +47,7 @@ class Executor:
         self._snapshots = snapshots
         self._sender = sender
         self._pacer = pacer
+        self._flushes = flushes
         self._settled = settled
         self._tell = tell
         self._report = report
@@ -66,6 +69,8 @@ class Executor:
             payloads = () if headers[0].kind == Kind.CONTROL else context.payloads
             frames = self._store.seal(hosted.partition, headers, payloads)
         self._store.append(hosted.partition, effect.io, frames)
+        if context.flushed is not None and headers[0].kind != Kind.CONTROL:
+            self._flushes.wait(hosted, headers[0].offset, headers[-1].last, context.flushed)
         if hosted.undo is not None:
             self._feeder.append(hosted, frames)
 

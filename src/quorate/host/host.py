@@ -23,6 +23,7 @@ from quorate.host.detector import Detector
 from quorate.host.executing import Executor
 from quorate.host.feeder import Feeder
 from quorate.host.fetching import fetch
+from quorate.host.flushes import Flushes
 from quorate.host.pacing import Pacer
 from quorate.host.parcel import Parcel, Ping, unpacked
 from quorate.host.producing import Answer
@@ -93,6 +94,7 @@ class Host:
         self._now = now
         self.store = Store.open(self._disk, self._settings.store, self)
         self._feeder = Feeder(self.store, self._settled, self._cannot_apply)
+        self._flushes = Flushes()
         self._snapshots = Snapshots(self.store, self._feeder, self._settled, self._tell_now)
         self._executor = Executor(
             self.store,
@@ -100,6 +102,7 @@ class Host:
             self._snapshots,
             Sender(self.store, self._send, self._snapshots.is_whole, self.pacer),
             self.pacer,
+            self._flushes,
             settled=self._settled,
             tell=self._tell_now,
             report=self._report,
@@ -132,6 +135,7 @@ class Host:
         """Hold this replica no more, and remove its files: its topic was deleted, or it left the ensemble."""
         self._now = now
         hosted = self.hosted.pop(partition)
+        self._flushes.forget(partition)
         hosted.gone = True
         hosted.scheduled = None
         if hosted.taking is not None:
@@ -181,10 +185,18 @@ class Host:
         self._tell(hosted, events.Received(parcel.sender, message), context)
         self._drain()
 
-    def propose(self, now: float, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
+    def propose(
+        self,
+        now: float,
+        partition: Partition,
+        payloads: Sequence[Buffer],
+        answer: Answer,
+        flushed: Callable[[int], None] | None = None,
+    ) -> None:
         """Append these batches, verified by the caller's side of the wire, as one proposal.
 
-        A batch with a producer id is a proposal of its own.
+        A batch with a producer id is a proposal of its own. `flushed` hears when it is on the disk here, if this
+        replica still leads then; `answer`, what became of it, in any case.
         """
         self._now = now
         hosted = self.hosted[partition]
@@ -195,7 +207,7 @@ class Host:
         except CannotApply as error:
             answer(Reply(request, Outcome.REFUSED, leader=hosted.replica.leader, why=str(error)))
             return
-        context = Context(payloads=payloads)
+        context = Context(payloads=payloads, flushed=flushed)
         if produced is not None and hosted.desk is not None:
             context.numbered = _numbers_of(produced, payloads[0]) if len(headers) == 1 else None
             if context.numbered is None:
@@ -384,6 +396,7 @@ class Host:
         if io:
             self._tell(hosted, events.Persisted(io))
             self._drain()
+            self._flushes.look(hosted)
         if hosted.applied.offset < hosted.commit or hosted.undo is not None:
             self._feeder.feed(hosted)  # A repair may have been what it waited for.
 

@@ -25,6 +25,7 @@ from quorate.kafka.settings import (
     cluster_described,
     described,
     is_settled,
+    without_effect,
 )
 from quorate.kafka.topics import NOT_REGISTERED
 from quorate.machine.metadata import Topic
@@ -117,6 +118,7 @@ async def _alter_all(broker: Broker, call: Call, request: Any, meant: Meant) -> 
                 why = f"{wanted.resource_name} is there twice in one request"
                 raise Refused(ErrorCode.invalid_request, why)
             await _alter(broker, wanted, meant, validate_only=request.validate_only)
+            why = without_effect(each.name for each in wanted.configs)
         except Refused as refused:
             error, why = refused.error, refused.why
         responses.append(_answer(wanted, error, why))

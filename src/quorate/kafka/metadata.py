@@ -1,7 +1,8 @@
 """Metadata: which nodes there are, which topics, and who leads which partition.
 
 Clients ask often, and an answer costs several microseconds a partition: answers are kept, encoded, under
-what was asked, until the image or a leader changes. Topics are never created by asking for them.
+what was asked, until the image or a leader changes. Topics are created by asking for them only where the cluster
+is set to do so, and the client wants it.
 
 A node that hears none of the others does not know whether it still leads, and does not learn who does. So it names
 the others, and not itself: a client that knows no better node than the one it is connected to asks somebody else.
@@ -22,6 +23,8 @@ from quorate import batch
 from quorate.core.entry import partition_of
 from quorate.core.isr import PartitionState
 from quorate.kafka.call import Call
+from quorate.kafka.settings import AUTO_CREATE, Refused
+from quorate.kafka.topics import NAME_MAX, create_by_default, is_name
 from quorate.machine.metadata import Topic
 from quorate.node.config import Address
 from quorate.wire.cursor import BadMessage
@@ -40,15 +43,37 @@ NAMELESS_FROM = 12
 HIDDEN_FROM = 6
 """The first version in which a client hears that a leader is there, but not on the listener that it asked on."""
 NOBODY = -1
+CREATED_COUNT_MAX = 20
+"""By one request; whoever wants more asks again."""
 _HEAD = struct.Struct(">ii")
 
 
 def handle(broker: Broker, call: Call) -> None:
-    if broker.node.metadata.is_registered:
-        _answer(broker, call)
-    else:
+    known = broker.node.metadata
+    if not known.is_registered:
         wanted_topics(call)  # Whoever sends what cannot be read hears it in this turn, not in a task.
         call.door.run(_answer_when_registered(broker, call))
+    elif known.image.cluster.config.get(AUTO_CREATE) == "true" and (missing := _missing(broker, call)):
+        call.door.run(_answer_when_created(broker, call, missing))
+    else:
+        _answer(broker, call)
+
+
+def _missing(broker: Broker, call: Call) -> list[str]:
+    """Topics that are to be created because a client asks for them."""
+    if not getattr(decode_request(call.frame).body, "allow_auto_topic_creation", True):
+        return []
+    names = [each.name for each in wanted_topics(call) or () if each.name is not None]
+    return [name for name in dict.fromkeys(names) if name not in broker.node.metadata.image.topics]
+
+
+async def _answer_when_created(broker: Broker, call: Call, names: list[str]) -> None:
+    for name in names[:CREATED_COUNT_MAX]:
+        try:
+            await create_by_default(broker, name)
+        except Refused as refused:
+            broker.node.log(f"topic {name[:NAME_MAX]!r} was asked for and is not created: {refused.why}")
+    broker.in_turn(lambda: _answer(broker, call))
 
 
 async def _answer_when_registered(broker: Broker, call: Call) -> None:
@@ -187,6 +212,8 @@ class MetadataCache:
             found, error = image.by_id.get(topic_id.bytes if topic_id else b""), ErrorCode.unknown_topic_id
         if found is not None:
             return self._topic(found, hidden)
+        if name is not None and not is_name(name):
+            error = ErrorCode.invalid_topic_exception
         return {
             "error_code": error,
             "name": name,

@@ -1,10 +1,11 @@
 """Produce: record batches into the log.
 
-Every batch is answered when a quorum has flushed it, whatever `acks` says: acknowledged means flushed on a
-quorum, and there is no weaker choice yet. With acks=0 no response is sent, and a client whose batch was
-refused is disconnected, as Kafka does, so that it notices.
+With acks=all a batch is answered when a quorum has flushed it; with acks=1 when the leader has, and then it may be
+lost with that leader. With acks=0 no response is sent, and a client whose batch was refused is disconnected, as
+Kafka does, so that it notices.
 
-A batch is looked at as far as its header; its checksum is verified, its records are not opened.
+A batch is looked at as far as its header; its checksum is verified, its records are not opened. Where the topic
+gives records the time at which they were taken, the header alone says so, and clients read it there.
 
 A producer with an id may have sent a batch before, and that one may be in the log. So whatever it is told to
 try again is "possibly written" or says nothing about earlier attempts, and what comes behind such a batch is
@@ -26,16 +27,19 @@ from quorate.core.entry import Partition
 from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
 from quorate.machine.producers import Numbered, numbered
-from quorate.wire.produce import PartitionAnswer, encode_response, parse_request
+from quorate.node.node import wall_ms
+from quorate.wire.produce import NO_TIMESTAMP, PartitionAnswer, encode_response, parse_request
 
 if TYPE_CHECKING:
     from quorate.kafka.broker import Broker
 
 ACKS_NONE = 0
+ACKS_LEADER = 1
 ACKS = (-1, 0, 1)
 MESSAGE_BYTES_MAX = "max.message.bytes"
 MESSAGE_BYTES_DEFAULT = 1_048_588
 """Kafka's default."""
+TIMESTAMP_TYPE, CREATE_TIME, APPEND_TIME = "message.timestamp.type", "CreateTime", "LogAppendTime"
 TIMEOUT_MS_MAX = 5 * 60_000
 COMPRESSION_GREATEST = 4
 _MAGIC_AT = 16
@@ -133,9 +137,11 @@ class Producing:
         metrics = self._broker.node.metrics
         metrics.produce_batches += 1
         metrics.produce_bytes += len(records)
-        answer = partial(self._replied, answers, place, partition, numbers)
+        append_time = _given_time(topic, header, records)
+        answer = partial(self._replied, answers, place, partition, numbers, append_time)
         self._proposed.append(answer)
-        self._broker.node.propose(partition, [records], answer)
+        flushed = partial(_flushed, answer) if self._acks == ACKS_LEADER else None
+        self._broker.node.propose(partition, [records], answer, flushed)
 
     def _replied(
         self,
@@ -143,6 +149,7 @@ class Producing:
         place: int,
         partition: Partition,
         numbers: Numbered | None,
+        append_time: int,
         reply: Reply,
     ) -> None:
         if answers[place].error != _UNDECIDED:
@@ -151,7 +158,9 @@ class Producing:
         error = _ERRORS[reply.outcome] if numbers is None else self._judged(partition, numbers, reply.outcome)
         log_start = node.log_base(partition) + 1 if not error and node.holds(partition) else -1
         number = answers[place].number
-        self._decided(answers, place, PartitionAnswer(number, error, reply.offset, log_start, reply.why))
+        append_time = NO_TIMESTAMP if error else append_time
+        answer = PartitionAnswer(number, error, reply.offset, log_start, reply.why, append_time)
+        self._decided(answers, place, answer)
 
     def _judged(self, partition: Partition, numbers: Numbered, outcome: Outcome) -> int:
         """The error for a producer with an id, who may have sent this batch before."""
@@ -199,8 +208,24 @@ class Producing:
                     return
 
 
+def _flushed(answer: Callable[[Reply], None], first: int) -> None:
+    """By the leader alone, which is all that is asked for."""
+    answer(Reply(0, Outcome.SETTLED, first))
+
+
 def batch_bytes_max(topic: Topic) -> int:
     return int(topic.config.get(MESSAGE_BYTES_MAX, MESSAGE_BYTES_DEFAULT))
+
+
+def _given_time(topic: Topic, header: batch.BatchHeader, records: memoryview) -> int:
+    """The time that the records are given, if the topic does that; -1: they keep their own. Raises Refused."""
+    if topic.config.get(TIMESTAMP_TYPE, CREATE_TIME) == APPEND_TIME:
+        now_ms = wall_ms()
+        batch.set_append_time(records, now_ms)
+        return now_ms
+    if header.has_append_time:
+        raise Refused(ErrorCode.invalid_timestamp, "only a log says when it took records, not their producer")
+    return NO_TIMESTAMP
 
 
 def _numbers_of(records: memoryview) -> Numbered | None:

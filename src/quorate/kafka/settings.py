@@ -1,19 +1,27 @@
 """The settings of a topic: what each may say, what it says where nobody has given it, and which can be altered.
 
-What a topic is told is honoured, or it is refused by name: a setting that is accepted and ignored is a lie.
+What a topic is told is honoured, or it is refused by name: a setting that is accepted and ignored is a lie. The few
+that only say how Kafka itself does something are taken from tools that set them, and whoever sets or describes one
+is told that it has no effect here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from quorate.ingest import SUBJECT, why_bad_subject
-from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, MESSAGE_BYTES_MAX
+from quorate.kafka.produce import (
+    APPEND_TIME,
+    CREATE_TIME,
+    MESSAGE_BYTES_DEFAULT,
+    MESSAGE_BYTES_MAX,
+    TIMESTAMP_TYPE,
+)
 from quorate.machine.cluster import MOVING_RATE
 from quorate.machine.metadata import PARTITIONS_COUNT_MAX, REPLICATIONS, Metadata, Topic
 from quorate.machine.purpose import KIND, RECORDS, TABLES, TOPIC
@@ -105,8 +113,11 @@ SETTINGS: dict[str, Setting] = {
     MIN_ISR: Setting(Kind.INT, "How many copies must be in sync for anything to be taken or settled."),
     "cleanup.policy": Setting(Kind.LIST, "What becomes of what is old.", "delete", ("delete",)),
     "compression.type": Setting(Kind.STRING, "Batches stay as they come.", "producer", ("producer",)),
-    "message.timestamp.type": Setting(
-        Kind.STRING, "Records have their producer's time.", "CreateTime", ("CreateTime",)
+    TIMESTAMP_TYPE: Setting(
+        Kind.STRING,
+        "Which time records have: their producer's, or when they were taken.",
+        CREATE_TIME,
+        (CREATE_TIME, APPEND_TIME),
     ),
     RETENTION_MS: Setting(
         Kind.LONG,
@@ -138,7 +149,29 @@ SETTINGS: dict[str, Setting] = {
     "flush.messages": Setting(Kind.LONG, "Everything is flushed before it is acknowledged.", "1", ("1",)),
 }
 
+_NO_EFFECT: dict[str, tuple[Kind, str]] = {
+    "file.delete.delay.ms": (Kind.LONG, "Files go when nobody reads them any more."),
+    "flush.ms": (Kind.LONG, "Everything is flushed before it is acknowledged."),
+    "follower.replication.throttled.replicas": (Kind.LIST, "See quorate.moving.rate of the cluster."),
+    "index.interval.bytes": (Kind.INT, "Indexes are a node's own business: see store.index_bytes."),
+    "leader.replication.throttled.replicas": (Kind.LIST, "See quorate.moving.rate of the cluster."),
+    "preallocate": (Kind.BOOLEAN, "Segments grow as they are written."),
+    "segment.index.bytes": (Kind.INT, "Indexes grow with their segments."),
+    "segment.jitter.ms": (Kind.LONG, "Segments end with a record, not at a time of day."),
+}
+NO_EFFECT = "It has no effect here: "
+SETTINGS |= {
+    name: Setting(
+        kind,
+        NO_EFFECT + why,
+        values=("false", "true") if kind is Kind.BOOLEAN else (),
+        numbers=range(LONG_MAX) if kind in (Kind.INT, Kind.LONG) else None,
+    )
+    for name, (kind, why) in _NO_EFFECT.items()
+}
+
 COPIES_COUNT_MAX = 9
+AUTO_CREATE = "auto.create.topics.enable"
 HOME_PARTITIONS_COUNT_MAX = 100
 CLUSTER_SETTINGS: dict[str, Setting] = {
     PARTITIONS_SETTING: Setting(
@@ -162,13 +195,19 @@ CLUSTER_SETTINGS: dict[str, Setting] = {
         )
         for kind, name in HOME_SETTINGS.items()
     },
+    AUTO_CREATE: Setting(
+        Kind.BOOLEAN,
+        "Whether a topic comes about when a client asks for it by name.",
+        "false",
+        ("false", "true"),
+    ),
     MOVING_RATE: Setting(
         Kind.LONG,
         "Bytes a second that a node sends to copies that do not count yet; -1: as many as go, 0: none.",
         "-1",
         numbers=range(-1, LONG_MAX),
     ),
-    **{name: setting for name, setting in SETTINGS.items() if name not in (KIND, SUBJECT)},
+    **{name: setting for name, setting in SETTINGS.items() if name not in (KIND, SUBJECT, *_NO_EFFECT)},
 }
 """What new topics are, where whoever makes them does not say; and how fast copies move."""
 OF_TABLES = (REPLICATION, MIN_ISR)
@@ -235,6 +274,12 @@ def check_of_records(name: str) -> None:
             ErrorCode.invalid_config,
             f"{name} is for topics of records: nothing of tables goes for its age or size; delete rows instead",
         )
+
+
+def without_effect(names: Iterable[str]) -> str | None:
+    """In words: which of these are taken and have no effect; None: all have one."""
+    found = sorted(name for name in names if name in _NO_EFFECT)
+    return f"without effect here: {', '.join(found)}" if found else None
 
 
 def _setting(name: str) -> Setting:

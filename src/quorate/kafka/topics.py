@@ -11,7 +11,7 @@ import re
 import uuid
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 NAME_MAX = 249
 POLL_S = 0.01
 LEADERS_TIMEOUT_S_MAX = 60.0
+UNASKED_TIMEOUT_S = 5.0
+"""Of whoever did not say for how long it waits."""
 NOT_REGISTERED = "this node does not know its cluster yet: ask another, or ask again"
 """Said with an error that clients try again after."""
 
@@ -143,6 +145,29 @@ async def _create(broker: Broker, wanted: Any, *, validate_only: bool) -> Topic:
     except NoMetadata as error:
         # Rule 9: it may have been created.
         raise Refused(ErrorCode.request_timed_out, str(error)) from None
+
+
+class Unspecified(NamedTuple):
+    """A topic of which a client says no more than its name."""
+
+    name: str
+    num_partitions: int = BY_DEFAULT
+    replication_factor: int = BY_DEFAULT
+    assignments: tuple[Any, ...] = ()
+    configs: tuple[Any, ...] = ()
+
+
+async def create_by_default(broker: Broker, name: str) -> None:
+    """As the cluster says that new topics are; raises Refused. What somebody else has just made is there, too."""
+    deadline = asyncio.get_running_loop().time() + UNASKED_TIMEOUT_S
+    try:
+        topic = await _create(broker, Unspecified(name), validate_only=False)
+    except Refused as refused:
+        if refused.error != ErrorCode.topic_already_exists:
+            raise
+        await broker.node.metadata.catch_up()
+    else:
+        await _leaders_known(broker, topic, deadline)
 
 
 async def _leaders_known(broker: Broker, topic: Topic, deadline: float) -> None:
@@ -296,9 +321,13 @@ async def _delete(broker: Broker, name: str | None, topic_id: uuid.UUID | None) 
 # ---- what a topic may be ----
 
 
+def is_name(name: str) -> bool:
+    return name not in (".", "..") and len(name) <= NAME_MAX and _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> None:
     """Kafka's rules; raises Refused."""
-    if not name or name in (".", "..") or len(name) > NAME_MAX or not _NAME.fullmatch(name):
+    if not is_name(name):
         why = f"{name[:NAME_MAX]!r} is no topic name: 1 to {NAME_MAX} of a-z A-Z 0-9 . _ -, not . or .."
         raise Refused(ErrorCode.invalid_topic_exception, why)
 

@@ -355,11 +355,18 @@ class Node(Speaker):
         else:
             self.host.receive(self._now, parcel)
 
-    def propose(self, partition: Partition, payloads: Sequence[Buffer], answer: Answer) -> None:
+    def propose(
+        self,
+        partition: Partition,
+        payloads: Sequence[Buffer],
+        answer: Answer,
+        flushed: Callable[[int], None] | None = None,
+    ) -> None:
         if not self._over:
             record = self.host.hosted[partition].record
             how = record.protocol if record.purpose != "metadata" else record.purpose
-            self.host.propose(self._now, partition, payloads, self.metrics.timed(how, self._now, answer))
+            timed = self.metrics.timed(how, self._now, answer)
+            self.host.propose(self._now, partition, payloads, timed, flushed)
 
     def fetch(
         self, partition: Partition, offset: int, bytes_max: int, done: Callable[[list[Frame], int], None]

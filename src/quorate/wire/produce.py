@@ -52,6 +52,8 @@ class PartitionAnswer(NamedTuple):
     offset: int = NO_OFFSET
     log_start: int = NO_OFFSET
     message: str | None = None
+    append_time: int = NO_TIMESTAMP
+    """Of the records, where the log gives them one."""
 
 
 def parse_request(frame: Buffer, at: int, version: int) -> ProduceRequest:
@@ -94,7 +96,7 @@ def encode_response(
         for answer in answers:
             out += _PARTITION.pack(answer.number, answer.error, answer.offset)
             if version >= 2:
-                out += _I64.pack(NO_TIMESTAMP)
+                out += _I64.pack(answer.append_time)
             if version >= 5:
                 out += _I64.pack(answer.log_start)
             if version >= 8:

@@ -83,7 +83,8 @@ def test_what_stays_may_be_said_again_and_nothing_comes_of_it() -> None:
 
 def test_every_setting_is_described_with_whoever_gave_it() -> None:
     found = {each["name"]: each for each in described(topic("isr", max_message_bytes="2000"))}
-    assert set(found) == set(SETTINGS) - {"quorate.nats.subject"}
+    by_itself = {name for name, setting in SETTINGS.items() if setting.default}
+    assert set(found) == {*by_itself, "min.insync.replicas"}
     given = found["max.message.bytes"]
     assert (given["value"], given["config_source"], given["read_only"]) == ("2000", Source.TOPIC, False)
     assert [each["value"] for each in given["synonyms"]] == ["2000", "1048588"]
@@ -246,5 +247,35 @@ def test_an_added_partition_can_be_written_to_at_once(tmp_path: Path) -> None:
             for number in range(8):
                 answer = await connection.produce("orders", encode_records([(None, b"v")]), partition=number)
                 assert answer.error_code == 0
+
+    serve(tmp_path, test)
+
+
+def test_what_only_kafka_itself_goes_by_is_taken_and_said_to_have_no_effect(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            assert (await connection.create("orders", segment_jitter_ms="5")).error_code == 0
+            flush = {"name": "flush.ms", "config_operation": SET, "value": "7"}
+            resource = {"resource_type": Resource.TOPIC, "resource_name": "orders", "configs": [flush]}
+            asked = {"resources": [resource], "validate_only": False}
+            (answer,) = (await connection.ask(Api.INCREMENTAL_ALTER_CONFIGS, asked)).responses
+            assert (answer.error_code, answer.error_message) == (0, "without effect here: flush.ms")
+            resource = {
+                "resource_type": Resource.TOPIC,
+                "resource_name": "orders",
+                "configuration_keys": None,
+            }
+            asked = {"resources": [resource], "include_synonyms": False, "include_documentation": True}
+            (found,) = (await connection.ask(Api.DESCRIBE_CONFIGS, asked)).results
+            said = {each.name: each for each in found.configs}
+            assert said["segment.jitter.ms"].value == "5"
+            for name in ("segment.jitter.ms", "flush.ms"):
+                assert said[name].documentation.startswith("It has no effect here: ")
+            assert "preallocate" not in said
+            wrong = await connection.create("others", preallocate="maybe")
+            assert (wrong.error_code, wrong.error_message) == (
+                ErrorCode.invalid_config,
+                "preallocate=maybe is not done here; only false or true",
+            )
 
     serve(tmp_path, test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
+from quorate.kafka.offsets import first_record_at
 from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, Refused, check_batch
 from quorate.wire.messages import Api
 from tests.unit.kafka.harness import Served, produce_values, serve
@@ -121,6 +123,52 @@ def test_acks_that_do_not_exist_and_requests_without_batches(tmp_path: Path) -> 
     serve(tmp_path, test)
 
 
+def test_a_topic_may_give_records_the_time_at_which_it_took_them(tmp_path: Path) -> None:
+    """Only the header says so: records that are compressed stay as they came."""
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic", message_timestamp_type="LogAppendTime")
+            began_ms = time.time_ns() // 1_000_000
+            answer = await connection.produce("topic", BATCH)
+            assert answer.error_code == 0
+            taken_ms = round(answer.log_append_time.timestamp() * 1000)
+            assert began_ms <= taken_ms <= time.time_ns() // 1_000_000
+            (taken,) = (await connection.fetch("topic", answer.base_offset)).batches
+            header = batch.verify(taken)
+            assert (header.has_append_time, header.max_timestamp) == (True, taken_ms)
+            assert bytes(taken[batch.BATCH_MIN :]) == BATCH[batch.BATCH_MIN :]
+            assert {record.timestamp for record in batch.decode_records(taken)} == {header.max_timestamp}
+            assert first_record_at(taken, header.max_timestamp) == (header.max_timestamp, answer.base_offset)
+
+    serve(tmp_path, test)
+
+
+def test_a_producer_does_not_say_when_a_log_took_its_records(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            taken = bytearray(BATCH)
+            batch.set_append_time(taken, 5)
+            answer = await connection.produce("topic", bytes(taken))
+            assert answer.error_code == ErrorCode.invalid_timestamp
+            answer = await connection.produce("topic", BATCH)
+            assert (answer.error_code, answer.log_append_time) == (0, None)
+
+    serve(tmp_path, test)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_leader_alone_answers_with_the_offset_whatever_acks_say(tmp_path: Path, acks: int) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            offsets = [(await connection.produce("topic", BATCH, acks=acks)).base_offset for _ in range(3)]
+            assert offsets == [1, 3, 5]
+
+    serve(tmp_path, test)
+
+
 def test_a_producers_batch_that_comes_again_is_answered_and_not_appended_again(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         async with await served.connect() as connection:
@@ -180,7 +228,7 @@ def test_every_outcome_has_its_error(
         async with await served.connect() as connection:
             await connection.create("topic")
             reply = Reply(1, outcome)
-            monkeypatch.setattr(served.node, "propose", lambda _, __, answer: answer(reply))
+            monkeypatch.setattr(served.node, "propose", lambda _, __, answer, ___: answer(reply))
             answer = await connection.produce("topic", BATCH)
             assert (answer.error_code, answer.base_offset) == (error, -1)
             assert error.retriable == (outcome not in FINAL)
@@ -216,7 +264,7 @@ def test_what_follows_a_batch_that_must_come_again_is_not_out_of_order(
 
             assert await send(0) == 0
             with monkeypatch.context() as patch:
-                patch.setattr(served.node, "propose", lambda _, __, answer: answer(Reply(1, outcome)))
+                patch.setattr(served.node, "propose", lambda _, __, answer, ___: answer(Reply(1, outcome)))
                 assert await send(1) == error
             assert await send(2) == ErrorCode.not_enough_replicas_after_append
             assert await send(0) == 0  # Another answer of an older one changes nothing.
@@ -263,7 +311,10 @@ def test_a_producer_whose_second_batch_is_refused_for_a_moment_writes_nothing_tw
             proposed = 0
 
             def unkind(
-                partition: Partition, records: list[memoryview], answer: Callable[[Reply], None]
+                partition: Partition,
+                records: list[memoryview],
+                answer: Callable[[Reply], None],
+                _: None = None,
             ) -> None:
                 nonlocal proposed
                 proposed += 1
@@ -312,7 +363,7 @@ def test_what_is_not_settled_in_time_is_unknown_and_a_late_reply_is_harmless(
             await connection.create("topic")
             replies: list[Callable[[Reply], None]] = []
             with monkeypatch.context() as patch:
-                patch.setattr(served.node, "propose", lambda _, __, answer: replies.append(answer))
+                patch.setattr(served.node, "propose", lambda _, __, answer, ___: replies.append(answer))
                 values = produce_values("topic", BATCH) | {"timeout": timedelta(milliseconds=30)}
                 body = await connection.ask(Api.PRODUCE, values)
             answer = body.responses[0].partition_responses[0]

@@ -59,7 +59,7 @@ def test_settings_that_are_honoured_or_mean_what_is_done_are_taken() -> None:
         ("segment.bytes", "100", "segment.bytes=100; from 16384 to 1073741824 is possible"),
         ("cleanup.policy", "compact", "cleanup.policy=compact is not done here; only delete"),
         ("segment.ms", "0", "segment.ms=0; from 1 to"),
-        ("segment.jitter.ms", "1", "segment.jitter.ms is not a setting of topics here"),
+        ("segment.jitter.s", "1", "segment.jitter.s is not a setting of topics here"),
     ],
 )
 def test_settings_that_would_not_be_honoured_are_refused_by_name(name: str, value: str, why: str) -> None:
@@ -332,5 +332,39 @@ def test_every_producer_gets_a_number_of_its_own(tmp_path: Path) -> None:
             refused = await connection.ask(Api.INIT_PRODUCER_ID, values | {"transactional_id": "mine"})
             assert refused.error_code == ErrorCode.transactional_id_authorization_failed
             assert (refused.producer_id, refused.producer_epoch) == (-1, -1)
+
+    serve(tmp_path, test)
+
+
+async def set_cluster(connection: Connection, name: str, value: str) -> None:
+    setting = {"name": name, "config_operation": 0, "value": value}
+    resource = {"resource_type": 4, "resource_name": "", "configs": [setting]}
+    asked = {"resources": [resource], "validate_only": False}
+    (answer,) = (await connection.ask(Api.INCREMENTAL_ALTER_CONFIGS, asked)).responses
+    assert answer.error_code == 0, answer.error_message
+
+
+def test_topics_come_about_by_asking_only_where_cluster_and_client_want_it(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+
+            async def error_of(name: str, *, allow: bool, version: int = 12) -> int:
+                asked = NOTHING_ELSE | {
+                    "topics": [{"name": name, "topic_id": None}],
+                    "allow_auto_topic_creation": allow,
+                }
+                (topic,) = (await connection.ask(Api.METADATA, asked, version)).topics
+                return int(topic.error_code)
+
+            unknown = ErrorCode.unknown_topic_or_partition
+            assert await error_of("asked", allow=True) == unknown
+            await set_cluster(connection, "auto.create.topics.enable", "true")
+            await set_cluster(connection, "num.partitions", "2")
+            assert await error_of("asked", allow=False) == unknown
+            assert await error_of("asked", allow=True) == 0
+            assert len(served.node.metadata.image.topics["asked"].ensembles) == 2
+            assert await error_of("before-there-was-a-choice", allow=False, version=3) == 0
+            assert await error_of("a topic", allow=True) == ErrorCode.invalid_topic_exception
+            assert sorted(served.node.metadata.image.topics) == ["asked", "before-there-was-a-choice"]
 
     serve(tmp_path, test)
