@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -56,6 +56,16 @@ class Moving:
         """Topics with a partition that is not yet where it is to be."""
         image = await self.client.image(next(iter(self.cluster.nodes)), current=True)
         return {topic.name for topic in image.topics if topic.changes}
+
+    async def until_changing(self) -> None:
+        async def begun() -> bool | None:
+            return bool(await self.changing()) or None
+
+        await self.cluster.until(begun, "copies to be on their way")
+
+    async def holds_back(self, nothing_moves: bool) -> None:
+        rate = "0" if nothing_moves else "off"
+        await self.types(f"cluster alter --config quorate.moving.rate={rate}")
 
     async def go_on(self) -> None:
         await go_on(self.writers)
@@ -109,33 +119,90 @@ def test_a_node_is_added_and_gets_its_share_and_is_drained_and_decommissioned(tm
     run(main())
 
 
+class Order(NamedTuple):
+    """What a person wants of a cluster whose node 4 has no copies, and how all becomes as it was."""
+
+    lines: Sequence[str]
+    undone: Sequence[str]
+    source: int = 3
+    target: int = 4
+
+
+def _of_each(line: str) -> tuple[str, ...]:
+    return tuple(line.format(kind=kind) for kind in REPLICATIONS)
+
+
+EMPTIED = ("cluster drain 4", "cluster drain 4 --undo")
+ORDERS = {
+    "drain": Order(["cluster drain 3"], ["cluster drain 3 --undo", *EMPTIED]),
+    "rebalance": Order(["cluster rebalance"], EMPTIED),
+    "more copies": Order(
+        _of_each("topic alter {kind} --replicas 4"), _of_each("topic alter {kind} --replicas 3")
+    ),
+    "replace": Order(["cluster replace 3 --with 4"], ["cluster replace 4 --with 3"]),
+}
+VICTIMS = ("operator", "source", "target")
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("stage", STAGES)
-def test_whoever_is_killed_while_a_node_is_drained_it_goes_on(tmp_path: Path, stage: str) -> None:
-    """Who leads the metadata group, the node that is drained, and the one that gets its copies, in turn."""
+@pytest.mark.parametrize("name", ORDERS)
+def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> None:
+    """Who leads the metadata group, a node that gives copies away, and the one that gets them, in turn."""
+    order = ORDERS[name]
 
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
-            source, target = 3, 4
-            for victim in ("operator", "source", "target"):
-                hit = {"source": source, "target": target}.get(victim) or await leading(
+            for victim in VICTIMS:
+                hit = {"source": order.source, "target": order.target}.get(victim) or await leading(
                     moving.cluster, moving.client
                 )
-                if stage == STAGES[0]:
-                    await moving.types(f"cluster drain {source} --no-wait --throttle off")
-                else:
-                    await moving.types(f"cluster drain {source} --no-wait --throttle 0")
+                await moving.holds_back(stage != STAGES[0])
+                for line in order.lines:
+                    await moving.types(f"{line} --no-wait")
+                if stage != STAGES[0]:
                     await moving.go_on()
                     assert await moving.changing() == set(REPLICATIONS), "nothing moves at this rate"
-                    if stage == STAGES[2]:
-                        await moving.types("cluster alter --config quorate.moving.rate=off")
+                if stage == STAGES[2]:
+                    await moving.holds_back(False)
                 await killed(moving.cluster, moving.writers, hit)
                 await moving.cluster.until_registered(moving.client)
-                await moving.types(f"cluster drain {source} --throttle off")
-                assert (await moving.held())[source] == 0
+                await moving.holds_back(False)
+                for line in (*order.lines, *order.undone):
+                    await moving.types(line)
+                    assert await moving.changing() == set()
                 await moving.go_on()
-                await moving.types(f"cluster drain {source} --undo")
-                source, target = source - 1, source
+
+    run(main())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("stage", STAGES)
+def test_whoever_is_killed_while_a_node_is_decommissioned_it_goes_on(tmp_path: Path, stage: str) -> None:
+    """A node with its share of copies goes, and one that is new comes in its place, three times."""
+
+    async def main() -> None:
+        async with four_nodes(tmp_path) as moving:
+            for leaving, victim in enumerate(VICTIMS, 4):
+                await moving.types("cluster rebalance")
+                assert (await moving.held())[leaving] == 6
+                leader = await leading(moving.cluster, moving.client)
+                target = next(node for node in (1, 2, 3) if node != leader)
+                await moving.holds_back(stage != STAGES[0])
+                leaves = asyncio.create_task(moving.types(f"cluster decommission {leaving}"))
+                await moving.until_changing()
+                if stage == STAGES[2]:
+                    await moving.holds_back(False)
+                hit = {"operator": leader, "source": leaving, "target": target}[victim]
+                await killed(moving.cluster, moving.writers, hit)
+                await moving.holds_back(False)
+                await leaves
+                moving.cluster.nodes.pop(leaving).stop()
+                assert sum((await moving.held()).values()) == 24
+                await moving.go_on()
+                if victim != VICTIMS[-1]:
+                    moving.cluster.join(leaving + 1, moving.client)
+                    await moving.cluster.until_registered(moving.client)
 
     run(main())
 

@@ -70,7 +70,7 @@ KINDS: dict[str, str] = {
     "change-open": "a change of copies or voters is under way",
     "node-restarted": "a node was started lately",
 }
-"""All that can be found, worst first where severities are alike; docs/OPERATING.md has a line for each."""
+"""All that can be found, worst first where severities are alike; docs/OPERATIONS.md has a line for each."""
 
 
 class Finding(msgspec.Struct, frozen=True):

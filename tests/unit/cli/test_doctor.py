@@ -267,10 +267,10 @@ def test_what_is_planted_is_found(kind: str) -> None:
 
 def test_every_kind_of_finding_is_planted_and_described() -> None:
     assert set(PLANTS) == set(KINDS)
-    operating = (Path(__file__).parents[3] / "docs" / "OPERATING.md").read_text(encoding="utf-8")
+    operating = (Path(__file__).parents[3] / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
     rows = [line.split("`")[1] for line in operating.splitlines() if line.startswith("| `") and "-" in line]
     assert [row for row in rows if row in KINDS] == list(KINDS), (
-        "the table of docs/OPERATING.md has them, in order"
+        "the table of docs/OPERATIONS.md has them, in order"
     )
 
 
