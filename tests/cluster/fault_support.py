@@ -332,6 +332,10 @@ async def transferred_in(directory: Path) -> AsyncIterator[tuple[ProxiedCluster,
             yield cluster, banks
             await go_on(banks)
             await cluster.until_registered(client)
+            for node, process in cluster.nodes.items():  # Some may have joined.
+                client.know(node, process.address)
+            image = await client.image(next(iter(cluster.nodes)), current=True)
+            copies = {topic.name: [member.node for member in topic.ensembles[0]] for topic in image.topics}
             for bank in banks:
-                await bank.finish(tuple(cluster.nodes))
+                await bank.finish(copies[bank.group])
         expect_no_traceback(*cluster.nodes.values())

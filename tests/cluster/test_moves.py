@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import pytest
 
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
-from tests.cluster.fault_support import Writer, go_on, written_to
+from tests.cluster.fault_support import Load, Writer, go_on, transferred_in, written_to
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.support import run
@@ -32,8 +33,8 @@ STAGES = ("as it is ordered", "while copies are made", "as they are about to cou
 class Moving:
     """A cluster of four, every topic on three of them, and a person."""
 
-    def __init__(self, cluster: ProxiedCluster, client: Client, writers: Sequence[Writer]) -> None:
-        self.cluster, self.client, self.writers = cluster, client, writers
+    def __init__(self, cluster: ProxiedCluster, client: Client, loads: Sequence[Load]) -> None:
+        self.cluster, self.client, self.loads = cluster, client, loads
         self.person = Operator(cluster.bootstrap)
 
     async def types(self, line: str) -> str:
@@ -63,12 +64,18 @@ class Moving:
 
         await self.cluster.until(begun, "copies to be on their way")
 
+    async def until_still(self) -> None:
+        async def still() -> bool | None:
+            return not await self.changing() or None
+
+        await self.cluster.until(still, "all copies to be where they are to be")
+
     async def holds_back(self, nothing_moves: bool) -> None:
         rate = "0" if nothing_moves else "off"
         await self.types(f"cluster alter --config quorate.moving.rate={rate}")
 
     async def go_on(self) -> None:
-        await go_on(self.writers)
+        await go_on(self.loads)
 
 
 @asynccontextmanager
@@ -165,10 +172,11 @@ def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> 
                     assert await moving.changing() == set(REPLICATIONS), "nothing moves at this rate"
                 if stage == STAGES[2]:
                     await moving.holds_back(False)
-                await killed(moving.cluster, moving.writers, hit)
+                await killed(moving.cluster, moving.loads, hit)
                 await moving.cluster.until_registered(moving.client)
                 await moving.holds_back(False)
-                for line in (*order.lines, *order.undone):
+                await moving.until_still()
+                for line in order.undone:
                     await moving.types(line)
                     assert await moving.changing() == set()
                 await moving.go_on()
@@ -194,7 +202,7 @@ def test_whoever_is_killed_while_a_node_is_decommissioned_it_goes_on(tmp_path: P
                 if stage == STAGES[2]:
                     await moving.holds_back(False)
                 hit = {"operator": leader, "source": leaving, "target": target}[victim]
-                await killed(moving.cluster, moving.writers, hit)
+                await killed(moving.cluster, moving.loads, hit)
                 await moving.holds_back(False)
                 await leaves
                 moving.cluster.nodes.pop(leaving).stop()
@@ -203,6 +211,43 @@ def test_whoever_is_killed_while_a_node_is_decommissioned_it_goes_on(tmp_path: P
                 if victim != VICTIMS[-1]:
                     moving.cluster.join(leaving + 1, moving.client)
                     await moving.cluster.until_registered(moving.client)
+
+    run(main())
+
+
+@pytest.mark.proof
+def test_tables_move_while_accounts_are_transferred(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with transferred_in(tmp_path) as (cluster, banks), cluster.client() as client:
+            cluster.join(4, client)
+            await cluster.until_registered(client)
+            moving = Moving(cluster, client, banks)
+            for source, victim in ((3, 3), (2, 4), (1, 2)):
+                await moving.types(f"cluster drain {source} --no-wait")
+                await killed(cluster, banks, victim)
+                await cluster.until_registered(client)
+                await moving.types(f"cluster drain {source}")
+                assert (await moving.held())[source] == 0
+                await moving.go_on()
+                await moving.types(f"cluster drain {source} --undo")
+
+    run(main())
+
+
+@pytest.mark.proof
+def test_nothing_moves_faster_than_it_may_and_writes_go_on(tmp_path: Path) -> None:
+    rate = 100 << 10
+
+    async def main() -> None:
+        async with four_nodes(tmp_path) as moving:
+            writers = [load for load in moving.loads if isinstance(load, Writer)]
+            written_bytes = VALUE_BYTES * sum(len(writer.acknowledged) for writer in writers)
+            begun = monotonic()
+            await moving.types(f"cluster drain 3 --no-wait --throttle {rate}")
+            await moving.go_on()
+            await moving.types("cluster drain 3")
+            least_s = written_bytes / (3 * rate)
+            assert monotonic() - begun >= 0.8 * least_s, "three nodes send, and each keeps to it"
 
     run(main())
 
@@ -217,7 +262,7 @@ def test_what_moves_can_be_called_off_and_slowed_down_and_nothing_is_lost(tmp_pa
             assert await moving.changing() == set(REPLICATIONS)
             assert await moving.types("topic cancel raft") == "called off: 2 partitions\n"
             assert await moving.changing() == set(REPLICATIONS) - {"raft"}
-            await killed(moving.cluster, moving.writers, await leading(moving.cluster, moving.client))
+            await killed(moving.cluster, moving.loads, await leading(moving.cluster, moving.client))
             await moving.cluster.until_registered(moving.client)
             assert await moving.types("cluster stop-moves") == "called off: 6 partitions\n"
             assert await moving.changing() == set()
@@ -236,7 +281,7 @@ def test_topics_get_more_copies_and_fewer_and_their_preferred_leaders_back(tmp_p
             for kind in REPLICATIONS:
                 said = await moving.types(f"topic alter {kind} --replicas 4")
                 assert said == f"topic {kind}: each partition has 4 copies\n"
-            await killed(moving.cluster, moving.writers, 4)
+            await killed(moving.cluster, moving.loads, 4)
             await moving.cluster.until_registered(moving.client)
             for kind in REPLICATIONS:
                 await moving.types(f"topic alter {kind} --replicas 3")
