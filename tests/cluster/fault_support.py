@@ -331,9 +331,9 @@ async def transferred_in(directory: Path) -> AsyncIterator[tuple[ProxiedCluster,
             await go_on(banks)
             yield cluster, banks
             await go_on(banks)
-            await cluster.until_registered(client)
             for node, process in cluster.nodes.items():  # Some may have joined.
                 client.know(node, process.address)
+            await cluster.until_registered(client)
             image = await client.image(next(iter(cluster.nodes)), current=True)
             copies = {topic.name: [member.node for member in topic.ensembles[0]] for topic in image.topics}
             for bank in banks:

