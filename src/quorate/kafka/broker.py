@@ -23,6 +23,9 @@ from quorate.kafka import (
     declining,
     describing,
     fetch,
+    group_offsets,
+    group_views,
+    groups,
     leader_epochs,
     metadata,
     offsets,
@@ -36,6 +39,7 @@ from quorate.kafka import (
     versions,
 )
 from quorate.kafka.call import Call
+from quorate.kafka.group_coordinator import Coordinator
 from quorate.kafka.sessions import Room
 from quorate.kafka.table_snapshots import Snapshots
 from quorate.machine.metadata import METADATA, Topic
@@ -89,6 +93,7 @@ class Broker:
         node.metrics.connections["kafka"] = lambda: len(self.doors)
         node.metrics.waiting_bytes["requests"] = lambda: self.receiving_bytes
         self.session_room = Room()
+        self.groups = Coordinator(self)
         self.snapshots = Snapshots()
         self.ingest = Ingest(node, produce.batch_bytes_max)
 
@@ -198,6 +203,16 @@ _HANDLERS: dict[int, Handler] = {
     Api.LIST_OFFSETS: offsets.handle,
     Api.METADATA: metadata.handle,
     Api.FIND_COORDINATOR: coordinators.handle,
+    Api.JOIN_GROUP: groups.handle_join,
+    Api.HEARTBEAT: groups.handle_heartbeat,
+    Api.LEAVE_GROUP: groups.handle_leave,
+    Api.SYNC_GROUP: groups.handle_sync,
+    Api.OFFSET_COMMIT: group_offsets.handle_commit,
+    Api.OFFSET_FETCH: group_offsets.handle_fetch,
+    Api.OFFSET_DELETE: group_offsets.handle_delete,
+    Api.DESCRIBE_GROUPS: group_views.handle_describe,
+    Api.LIST_GROUPS: group_views.handle_list,
+    Api.DELETE_GROUPS: group_views.handle_delete,
     Api.SASL_HANDSHAKE: sasl.handle_handshake,
     Api.SASL_AUTHENTICATE: sasl.handle_authenticate,
     Api.API_VERSIONS: versions.handle,

@@ -15,6 +15,14 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from quorate.ingest import SUBJECT, why_bad_subject
+from quorate.kafka.group_coordinator import (
+    INITIAL_DELAY,
+    MEMBERS_MAX,
+    RETENTION_MINUTES,
+    RETENTION_MINUTES_DEFAULT,
+    SESSION_GREATEST,
+    SESSION_LEAST,
+)
 from quorate.kafka.produce import (
     APPEND_TIME,
     CREATE_TIME,
@@ -172,6 +180,8 @@ SETTINGS |= {
 
 COPIES_COUNT_MAX = 9
 AUTO_CREATE = "auto.create.topics.enable"
+DAY_MS = 24 * 3600 * 1000
+MEMBERS_COUNT_MAX = 10_000
 HOME_PARTITIONS_COUNT_MAX = 100
 CLUSTER_SETTINGS: dict[str, Setting] = {
     PARTITIONS_SETTING: Setting(
@@ -200,6 +210,25 @@ CLUSTER_SETTINGS: dict[str, Setting] = {
         "Whether a topic comes about when a client asks for it by name.",
         "false",
         ("false", "true"),
+    ),
+    SESSION_LEAST: Setting(
+        Kind.INT, "The shortest session of a member of a group.", "1000", numbers=range(10, DAY_MS + 1)
+    ),
+    SESSION_GREATEST: Setting(Kind.INT, "And the longest.", "1800000", numbers=range(10, DAY_MS + 1)),
+    INITIAL_DELAY: Setting(
+        Kind.INT,
+        "How long the first member of a group waits for others.",
+        "500",
+        numbers=range(DAY_MS + 1),
+    ),
+    MEMBERS_MAX: Setting(
+        Kind.INT, "How many members a group can have.", "1000", numbers=range(1, MEMBERS_COUNT_MAX + 1)
+    ),
+    RETENTION_MINUTES: Setting(
+        Kind.INT,
+        "How long positions of a group without members are kept.",
+        str(RETENTION_MINUTES_DEFAULT),
+        numbers=range(1, 1 << 31),
     ),
     MOVING_RATE: Setting(
         Kind.LONG,

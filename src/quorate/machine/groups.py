@@ -171,6 +171,14 @@ class Groups(Commanded):
     def groups(self) -> Mapping[str, Group]:
         return self._state.groups
 
+    def has_older(self, older_than_ms: int) -> bool:
+        """Whether `Expire` with that time would forget something for its age."""
+        return any(
+            _is_left(group, older_than_ms)
+            and (not group.positions or any(_old(some, older_than_ms) for some in group.positions.values()))
+            for group in self._state.groups.values()
+        )
+
     def state(self) -> _State:
         return self._state
 
@@ -256,17 +264,23 @@ class Groups(Commanded):
         """A group without members, positions and transactions is nothing any more."""
         deleted = frozenset(command.deleted)
         for name, group in tuple(self._state.groups.items()):
-            is_left = not group.members and group.since_ms < command.older_than_ms
+            is_left = _is_left(group, command.older_than_ms)
             for topic, positions in tuple(group.positions.items()):
-                old = [
-                    partition
-                    for partition, position in positions.items()
-                    if position.topic_id in deleted or (is_left and position.at_ms < command.older_than_ms)
-                ]
-                _drop(group.positions, topic, old)
+                gone = [number for number, position in positions.items() if position.topic_id in deleted]
+                old = _old(positions, command.older_than_ms) if is_left else []
+                _drop(group.positions, topic, (*gone, *old))
             if is_left and not group.positions and not group.pending:
                 del self._state.groups[name]
         return Result.DONE
+
+
+def _is_left(group: Group, older_than_ms: int) -> bool:
+    """Nobody has been in it for so long."""
+    return not group.members and group.since_ms < older_than_ms
+
+
+def _old(positions: dict[int, Position], older_than_ms: int) -> list[int]:
+    return [number for number, position in positions.items() if position.at_ms < older_than_ms]
 
 
 def _merge(into: Positions, newer: Positions) -> None:

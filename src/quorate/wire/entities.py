@@ -183,7 +183,8 @@ def _topic_id(cursor: Cursor) -> uuid.UUID | None:
 
 
 def _lifetime(time_ms: int) -> datetime.timedelta:
-    if not 0 <= time_ms <= YEAR_9999_MS:
+    """-1 is said where nobody wants to say."""
+    if not -1 <= time_ms <= YEAR_9999_MS:
         raise BadMessage(f"{time_ms} is no time")
     return datetime.timedelta(milliseconds=time_ms)
 
