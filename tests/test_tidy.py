@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from quorate.cli.entry import run
 from tools import behaviours, tidy
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,10 +39,14 @@ def text_files() -> dict[str, str]:
 
 
 @cache
+def tree_of(where: str) -> ast.Module:
+    return ast.parse(text_files()[where], filename=where)
+
+
 def python_files(*roots: str) -> dict[str, ast.Module]:
     return {
-        where: ast.parse(source, filename=where)
-        for where, source in text_files().items()
+        where: tree_of(where)
+        for where in text_files()
         if where.endswith(".py") and where.split("/")[0] in roots
     }
 
@@ -250,10 +255,12 @@ def complaints_about_command(words: list[str]) -> Iterator[str]:
 
 @cache
 def help_page(*subcommand: str) -> tuple[int, str]:
-    environment = os.environ | {"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"}
-    command = [sys.executable, "-c", "from quorate.cli import main; main()", *subcommand, "--help"]
-    asked = subprocess.run(command, env=environment, check=False, text=True, capture_output=True, timeout=60)
-    return asked.returncode, asked.stdout
+    page = io.StringIO()
+    with redirect_stdout(page), pytest.MonkeyPatch.context() as environment:
+        for name, value in {"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"}.items():
+            environment.setenv(name, value)
+        status = run([*subcommand, "--help"])
+    return status, page.getvalue()
 
 
 def test_make_help_lists_every_target() -> None:
