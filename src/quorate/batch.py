@@ -38,6 +38,8 @@ NO_TIMESTAMP = -1
 CONTROL_VERSION = 0
 
 _STAMP = struct.Struct(">qii")
+_ATTRIBUTES_AT = 22
+"""Their lower byte."""
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
 """Producer id, producer epoch and base sequence."""
@@ -148,9 +150,13 @@ def stamp(payload: Buffer, *, offset: int, epoch: int) -> Buffer:
     return payload
 
 
-def with_producer(payload: Buffer, *, producer_id: int, epoch: int, sequence: int) -> bytearray:
-    """A copy that says another producer wrote it; its records are the same bytes."""
+def with_producer(
+    payload: Buffer, *, producer_id: int, epoch: int, sequence: int, transactional: bool = False
+) -> bytearray:
+    """A copy that says another producer wrote it, in a transaction or not as it did; its records are the same."""
     made = bytearray(payload)
+    if transactional:
+        made[_ATTRIBUTES_AT] |= TRANSACTIONAL
     _PRODUCER.pack_into(made, _PRODUCER_AT, producer_id, epoch, sequence)
     with memoryview(made) as view:
         crc = crc32c(view[HEAD_BYTES:])

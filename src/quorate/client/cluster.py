@@ -3,7 +3,7 @@
 Leaders move and nodes die; a call goes on through that. It asks the leader that it knows of. When the node is
 gone, or says that it leads no more, it asks any node for the metadata anew and tries again, a little later
 each time, until its time is over. Only answers that trying again cannot mend are raised at once. These requests
-only read, so that asking twice does no harm; what changes something is asked once (`ask_once`).
+only read, or do no harm when they are asked twice; what changes something is asked once (`ask_once`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import random
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
+from quorate import batch
 from quorate.client.connection import Connection, left
 from quorate.client.errors import (
+    AttemptOver,
     BadAnswer,
     OffsetOutOfRange,
     Refused,
@@ -30,6 +33,7 @@ from quorate.client.errors import (
     Unreachable,
 )
 from quorate.client.security import Security
+from quorate.wire import joint
 from quorate.wire.cursor import BadMessage
 from quorate.wire.entities import make
 from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
@@ -40,6 +44,14 @@ EARLIEST, LATEST = -2, -1
 
 FETCH_VERSION, LIST_OFFSETS_VERSION, METADATA_VERSION = 13, 7, 12
 """Fetch from 13 names topics by id: a topic that was created anew is not taken for the old one."""
+PRODUCE_VERSION = 9
+OVER = (
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.producer_fenced,
+    ErrorCode.invalid_txn_state,
+    ErrorCode.invalid_producer_id_mapping,
+)
+"""What a partition says of a transaction that timed out, was aborted, fenced or committed."""
 
 TRY_S = 5.0
 """How long one node may take for one answer, beyond what it was told to wait."""
@@ -97,6 +109,8 @@ class Cluster:
         self._ids: dict[str, bytes] = {}
         """Of every topic that was ever seen here, or is expected."""
         self._connections: dict[Address, Connection] = {}
+        self._coordinators: dict[str, int] = {}
+        """Who answered for an app last."""
 
     def __enter__(self) -> Self:
         return self
@@ -193,6 +207,61 @@ class Cluster:
                     batches = [memoryview(batch) for batch in found.batches]
                     return Fetched(batches, found.high_watermark, found.log_start)
             self._forget(topic)
+
+    def produce(
+        self, topic: str, batches: Mapping[int, batch.Buffer], *, transactional_id: str | None = None
+    ) -> dict[int, int]:
+        """Append one batch to each of these partitions; their offsets, when a quorum has flushed them all.
+
+        Batches with a producer id may be sent more than once, and count once. Raises Refused, and AttemptOver where
+        the transaction that they are of is not open.
+        """
+        missing = dict(batches)
+        offsets: dict[int, int] = {}
+        tries = self._tries(f"appending to {topic}")
+        while missing:
+            tries.next()
+            for leader, numbers in self._by_leader(topic, sorted(missing), tries).items():
+                body = _produce(topic, {number: missing[number] for number in numbers}, transactional_id)
+                try:
+                    address = self._address(leader)
+                    answer = self._ask(address, Api.PRODUCE, PRODUCE_VERSION, body, tries.deadline)
+                except (OSError, BadMessage) as error:
+                    tries.trouble = f"node {leader}: {in_words(error)}"
+                    continue
+                for part in (part for each in answer.responses for part in each.partition_responses):
+                    if part.error_code in OVER and transactional_id is not None:
+                        raise AttemptOver(transactional_id, error_code(part.error_code).name)
+                    if trouble := self._judge(part.error_code, topic, part.index):
+                        tries.trouble = trouble
+                    elif missing.pop(part.index, None) is not None:
+                        offsets[part.index] = part.base_offset
+            if missing:
+                self._forget(topic)
+        return offsets
+
+    def ask_joint(self, request: joint.Request) -> joint.Answer:
+        """Of whoever coordinates the app's transactions; anything but `Again`."""
+        tries = self._tries(f"joint transactions of {request.app}")
+        leader = self._coordinators.get(request.app, 0)
+        while True:
+            tries.next()
+            try:
+                if leader not in self._nodes:
+                    self._refresh([], tries.deadline)
+                    leader = leader if leader in self._nodes else random.choice(list(self._nodes))
+                with self._connected(self._nodes[leader], tries.deadline) as connection:
+                    answer = connection.ask_joint(request, deadline=tries.deadline)
+            except (OSError, BadMessage) as error:
+                tries.trouble = f"node {leader}: {in_words(error)}"
+                self._nodes.pop(leader, None)
+                leader = 0
+                continue
+            if not isinstance(answer, joint.Again):
+                self._coordinators[request.app] = leader
+                return answer
+            tries.trouble = answer.why
+            leader = answer.leader or leader
 
     # ---- asking ----
 
@@ -377,6 +446,17 @@ def _list_offsets(topic: str, wanted: Mapping[int, int]) -> Any:
         "topics": [{"name": topic, "partitions": partitions}],
     }
     return make(request_class(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION), values)
+
+
+def _produce(topic: str, batches: Mapping[int, batch.Buffer], transactional_id: str | None) -> Any:
+    partitions = [{"index": number, "records": bytes(records)} for number, records in batches.items()]
+    values = {
+        "transactional_id": transactional_id,
+        "acks": -1,
+        "timeout": timedelta(seconds=TRY_S),
+        "topic_data": [{"name": topic, "partition_data": partitions}],
+    }
+    return make(request_class(Api.PRODUCE, PRODUCE_VERSION), values)
 
 
 def _topic_info(topic: Any) -> TopicInfo:

@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from quorate.client.security import NotLetIn, Security
-from quorate.wire import fetch, tables
+from quorate.wire import fetch, joint, tables
 from quorate.wire.cursor import BadMessage
 from quorate.wire.entities import make
 from quorate.wire.fetch import FetchedTopic, FetchRequest
@@ -92,6 +92,13 @@ class Connection:
         number = self._next_correlation()
         frame = self._exchange(tables.encode_request(request, number, self._client_id), deadline)
         correlation, answer = tables.decode_answer(frame)
+        self._check(correlation)
+        return answer
+
+    def ask_joint(self, request: joint.Request, *, deadline: float) -> joint.Answer:
+        number = self._next_correlation()
+        frame = self._exchange(joint.encode_request(request, number, self._client_id), deadline)
+        correlation, answer = joint.decode_answer(frame)
         self._check(correlation)
         return answer
 

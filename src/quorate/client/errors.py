@@ -117,3 +117,23 @@ class OutcomeUnknown(ClientError):
             f"it is not known what became of transaction {id_.hex()} {why}; ask for it by its id"
         )
         self.id = id_
+
+
+class RunFenced(ClientError):
+    """A newer run of the same app has begun: this one is over."""
+
+    def __init__(self, app: str, run: str) -> None:
+        super().__init__(f"run {run!r} of {app!r} is over: a newer run has begun; stop this one")
+
+
+class CommitFailed(ClientError):
+    """A joint transaction was not published, no part of it: one is gone, or not all of it is there."""
+
+
+class AttemptOver(ClientError):
+    """Nothing can be appended any more: the attempt timed out, was given up, fenced or committed."""
+
+    def __init__(self, app: str, code: str) -> None:
+        super().__init__(
+            f"{app}: this attempt is over ({code}): it timed out, was given up, fenced or committed; open another"
+        )

@@ -135,25 +135,22 @@ class Desk:
                 self._join(flight, request, answer, leader)
                 return None
         producer = self._known.get(batch.producer_id)
+        refusal: Outcome | None = None
         if isinstance(batch, Marker):
             self.vouching.end(batch.producer_id)
             if producer is not None and batch.number <= producer.marked:
-                answer(Reply(request, Outcome.SETTLED, epoch=leader.epoch, leader=leader.node))
+                refusal = Outcome.SETTLED
+        else:
+            offset = producer.offset_of(batch) if producer is not None else None
+            if offset is not None:
+                answer(Reply(request, Outcome.SETTLED, offset, leader.epoch, leader.node))
                 return None
-            return self._begin(batch, request, answer)
-        offset = producer.offset_of(batch) if producer is not None else None
-        if offset is not None:
-            answer(Reply(request, Outcome.SETTLED, offset, leader.epoch, leader.node))
-            return None
-        refusal = self._refusal(batch)
-        if refusal is None and batch.is_transactional and not self.vouching.vouches(batch, leader.epoch):
-            refusal = Outcome.NOT_OPEN
+            refusal = self._refusal(batch)
+            if refusal is None and batch.is_transactional and not self.vouching.vouches(batch, leader.epoch):
+                refusal = Outcome.NOT_OPEN
         if refusal is not None:
             answer(Reply(request, refusal, epoch=leader.epoch, leader=leader.node))
             return None
-        return self._begin(batch, request, answer)
-
-    def _begin(self, batch: Written, request: int, answer: Answer) -> Answer:
         flight = Flight(batch, request, answer)
         self._flights.begin(flight)
         return lambda reply: self._landed(flight, reply)
