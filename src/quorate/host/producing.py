@@ -179,7 +179,7 @@ class Desk:
         if batch.epoch > epoch:
             return None if batch.first == 0 else Outcome.OUT_OF_ORDER
         if not batch.is_transactional and self._is_open(batch.producer_id):
-            return Outcome.NOT_OPEN
+            return Outcome.OUT_OF_ORDER
         if last is None or batch.follows(last):
             return None
         if producer is not None and producer.has_forgotten(batch):

@@ -21,6 +21,7 @@ from quorate.machine.metadata import Metadata
 from quorate.machine.producers import Numbered, Producers
 from quorate.machine.table import Tables
 from quorate.machine.tally import Tally
+from quorate.machine.transactions import Transactions
 from quorate.storage.store import RecoveredLog
 
 PROTOCOLS: dict[str, Any] = {"raft": raft, "coordinated": coordinated, "isr": isr, "confirm": confirm}
@@ -34,6 +35,7 @@ MACHINES: dict[str, Callable[[], Machine]] = {
     "metadata": Metadata,
     "tables": Tables,
     "groups": Groups,
+    "transactions": Transactions,
 }
 """What a log is for decides what is built from it."""
 
@@ -252,6 +254,13 @@ class Hosted:
         if answer is not None:
             self.answers[request] = answer
         return answer is not None
+
+    def leading(self) -> Leading | None:
+        """As whoever judges producers must know it; None where it does not lead."""
+        leads_from = self.replica.leads_from
+        if leads_from is None:
+            return None
+        return Leading(self.record.me.node, self.replica.epoch, leads_from, self.applied.offset)
 
     def manifest(self) -> Manifest:
         """All that a snapshot says, but for the machine itself."""

@@ -26,6 +26,7 @@ from quorate.kafka import (
     group_offsets,
     group_views,
     groups,
+    joint,
     leader_epochs,
     metadata,
     offsets,
@@ -36,14 +37,18 @@ from quorate.kafka import (
     sasl,
     tables,
     topics,
+    transaction_views,
+    transactions,
     versions,
 )
 from quorate.kafka.call import Call
 from quorate.kafka.group_coordinator import Coordinator
 from quorate.kafka.sessions import Room
 from quorate.kafka.table_snapshots import Snapshots
+from quorate.kafka.vouching import Vouching
 from quorate.machine.metadata import METADATA, Topic
 from quorate.wire.cursor import BadMessage
+from quorate.wire.joint import JOINT_API, JOINT_VERSION
 from quorate.wire.messages import VERSIONS, Api, is_served
 from quorate.wire.tables import TABLES_API, TABLES_SCAN_API, TABLES_VERSION
 
@@ -95,6 +100,7 @@ class Broker:
         self.session_room = Room()
         self.groups = Coordinator(self)
         self.snapshots = Snapshots()
+        self.vouching = Vouching(self)
         self.ingest = Ingest(node, produce.batch_bytes_max)
 
     def handle(self, call: Call) -> None:
@@ -102,6 +108,9 @@ class Broker:
         api, version = call.head.api, call.head.version
         if api in (TABLES_API, TABLES_SCAN_API) and version == TABLES_VERSION:
             tables.handle(self, call)
+            return
+        if (api, version) == (JOINT_API, JOINT_VERSION):
+            joint.handle(self, call)
             return
         handler = _HANDLERS.get(api)
         if handler is None:
@@ -133,6 +142,7 @@ class Broker:
         return True
 
     def _over(self, *, failed: bool) -> None:
+        self.vouching.close()
         for door in tuple(self.doors):
             door.abort() if failed else door.close()
 
@@ -220,6 +230,13 @@ _HANDLERS: dict[int, Handler] = {
     Api.DELETE_TOPICS: topics.handle_delete,
     Api.DELETE_RECORDS: records_gone.handle,
     Api.INIT_PRODUCER_ID: producer_ids.handle,
+    Api.ADD_PARTITIONS_TO_TXN: transactions.handle_add_partitions,
+    Api.ADD_OFFSETS_TO_TXN: transactions.handle_add_offsets,
+    Api.END_TXN: transactions.handle_end,
+    Api.TXN_OFFSET_COMMIT: transactions.handle_offsets,
+    Api.DESCRIBE_PRODUCERS: transaction_views.handle_describe_producers,
+    Api.DESCRIBE_TRANSACTIONS: transaction_views.handle_describe,
+    Api.LIST_TRANSACTIONS: transaction_views.handle_list,
     Api.OFFSET_FOR_LEADER_EPOCH: leader_epochs.handle,
     Api.DESCRIBE_ACLS: declining.handle_describe_acls,
     Api.CREATE_ACLS: declining.handle_create_acls,

@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from quorate.batch import BATCH_MIN, encode_blank
+from quorate.batch import BATCH_MIN, encode_blank, parse_batch_header
 from quorate.core.entry import TOPIC_ID_BYTES, Partition
 from quorate.kafka.call import Call
 from quorate.kafka.leader_epochs import end_of_epoch
+from quorate.kafka.stable import aborted_between, stable_end
 from quorate.storage.frame import Frame
 from quorate.wire.cursor import Buffer
 from quorate.wire.fetch import (
     FIRST_EPOCH,
     LAST_EPOCH,
     NO_SESSION,
+    READ_COMMITTED,
     TOPIC_IDS_FROM,
     FetchedPartition,
     FetchedTopic,
@@ -80,6 +82,7 @@ class Fetching:
         self._request: FetchRequest = (
             request if self._session is None else request._replace(topics=self._session.topics())
         )
+        self._is_committed = request.isolation == READ_COMMITTED
         self._tells_all = request.session_epoch in (FIRST_EPOCH, LAST_EPOCH)
         self._bytes_max = min(self._request.bytes_max, FETCH_BYTES_MAX)
         self._bytes_count = 0
@@ -131,7 +134,7 @@ class Fetching:
         self._bytes_count -= part.batches_bytes
         part.batches, part.batches_bytes = [], 0
         part.error = self._judge(part)
-        if part.error or part.diverging or part.wanted.offset > self._broker.node.commit(part.partition):
+        if part.error or part.diverging or part.wanted.offset >= self._end_of(part.partition):
             return
         room = min(part.wanted.bytes_max, PARTITION_BYTES_MAX, self._bytes_max - self._bytes_count)
         if room <= 0 and self._bytes_count:
@@ -139,6 +142,11 @@ class Fetching:
         self._reading = part
         got = partial(self._got, part, room)
         self._broker.node.fetch(part.partition, part.wanted.offset, max(room, 1), got)
+
+    def _end_of(self, partition: Partition) -> int:
+        """The first offset that this reader does not see yet."""
+        node = self._broker.node
+        return stable_end(node, partition) if self._is_committed else node.commit(partition) + 1
 
     def _judge(self, part: Part) -> int:
         node = self._broker.node
@@ -161,6 +169,10 @@ class Fetching:
             return
         self._reading = None
         position = part.wanted.offset
+        if self._is_committed:
+            # A transaction begins with a batch: none is half stable.
+            end = self._end_of(part.partition) if self._broker.node.holds(part.partition) else 0
+            frames = [frame for frame in frames if frame.header.last < end]
         for is_later, frame in enumerate(frames):
             size = len(frame.payload)
             if (self._bytes_count or is_later) and part.batches_bytes + size > room:
@@ -240,7 +252,17 @@ class Fetching:
             part.batches,
             part.batches_bytes,
             part.diverging,
+            stable_end(node, partition),
+            self._aborted(part),
         )
+
+    def _aborted(self, part: Part) -> list[tuple[int, int]]:
+        """What of the batches found was aborted, for readers that want to know."""
+        if not self._is_committed or not part.batches:
+            return []
+        header = parse_batch_header(part.batches[-1])
+        end = header.base_offset + header.offsets_count
+        return aborted_between(self._broker.node, part.partition, first=part.wanted.offset, end=end)
 
     def _end(self) -> None:
         self._is_over = True

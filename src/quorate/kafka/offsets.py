@@ -27,8 +27,10 @@ from quorate.core.entry import Partition
 from quorate.core.events import ReadLevel
 from quorate.kafka.call import Call
 from quorate.kafka.fetch import READ_TIMEOUT_S
+from quorate.kafka.stable import stable_end
 from quorate.storage.frame import Frame
 from quorate.wire.cursor import Buffer
+from quorate.wire.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from quorate.wire.messages import decode_request
 from quorate.wire.opening import TooLarge, opened
 
@@ -69,8 +71,10 @@ class Listing:
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker = broker
         self._call = call
+        self._is_committed = False
 
     async def run(self, request: Any) -> None:
+        self._is_committed = getattr(request, "isolation_level", READ_UNCOMMITTED) == READ_COMMITTED
         found = {
             (place, number): self._find(topic.name, wanted)
             for place, topic in enumerate(request.topics)  # A topic may be named twice.
@@ -155,12 +159,17 @@ class Listing:
         if time_ms == EARLIEST:
             return ErrorCode.none, (NO_TIME, node.log_base(partition) + 1)
         if time_ms == LATEST:
-            return ErrorCode.none, (NO_TIME, node.commit(partition) + 1)
+            return ErrorCode.none, (NO_TIME, self._end_of(partition))
         if time_ms == GREATEST_TIME and self._call.head.version >= GREATEST_TIME_FROM:
             return ErrorCode.none, await self._greatest(partition)
         if time_ms < 0:
             return ErrorCode.unsupported_version, (NO_TIME, NOWHERE)
         return ErrorCode.none, await self._first_at(partition, time_ms)
+
+    def _end_of(self, partition: Partition) -> int:
+        """The first offset that whoever asks does not see."""
+        node = self._broker.node
+        return stable_end(node, partition) if self._is_committed else node.commit(partition) + 1
 
     async def _first_at(self, partition: Partition, time_ms: int) -> Place:
         async for header, payload in self._batches(partition):
@@ -190,12 +199,12 @@ class Listing:
         node = self._broker.node
         if not node.holds(partition):
             return
-        at, end = node.log_base(partition) + 1, node.commit(partition)
-        while at <= end:
+        at, end = node.log_base(partition) + 1, self._end_of(partition)
+        while at < end:
             frames = await self._frames(partition, at)
             for frame in frames:
                 header = batch.parse_batch_header(frame.payload)
-                if not header.is_control:
+                if not header.is_control and frame.header.last < end:
                     yield header, frame.payload
             if not frames:
                 return  # Deleted meanwhile, or damaged and being repaired.

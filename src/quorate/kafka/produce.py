@@ -27,6 +27,7 @@ from quorate.core.entry import Partition
 from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
 from quorate.machine.producers import Numbered, numbered
+from quorate.machine.transaction_words import Verdict
 from quorate.node.node import wall_ms
 from quorate.wire.produce import NO_TIMESTAMP, PartitionAnswer, encode_response, parse_request
 
@@ -57,8 +58,18 @@ _ERRORS: dict[Outcome, int] = {
     Outcome.ROLLED_BACK: ErrorCode.not_enough_replicas_after_append,
     Outcome.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
     Outcome.FENCED: ErrorCode.invalid_producer_epoch,
+    # Of a transaction that is not vouched for any more: asked again, its coordinator says why.
+    Outcome.NOT_OPEN: ErrorCode.not_enough_replicas_after_append,
     Outcome.DUPLICATE: ErrorCode.duplicate_sequence_number,
 }
+
+_NOT_OPEN: dict[Verdict | None, int] = {
+    Verdict.FENCED: ErrorCode.invalid_producer_epoch,
+    Verdict.BAD_STATE: ErrorCode.invalid_txn_state,
+    Verdict.BAD_PRODUCER: ErrorCode.invalid_producer_id_mapping,
+    Verdict.TOO_MANY: ErrorCode.policy_violation,
+}
+"""What a producer hears of a transaction that its coordinator does not know as open."""
 
 
 def handle(broker: Broker, call: Call) -> None:
@@ -77,7 +88,16 @@ class Refused(Exception):
 class Producing:
     """One request: its batches are proposed at once, and it is answered when the last of them is decided."""
 
-    __slots__ = ("_acks", "_broker", "_call", "_missing_count", "_proposed", "_timer", "_topics")
+    __slots__ = (
+        "_acks",
+        "_broker",
+        "_call",
+        "_missing_count",
+        "_proposed",
+        "_timer",
+        "_topics",
+        "_transactional_id",
+    )
 
     def __init__(self, broker: Broker, call: Call) -> None:
         request = parse_request(call.frame, call.head.body_at, call.head.version)
@@ -85,6 +105,7 @@ class Producing:
         self._broker = broker
         self._call = call
         self._acks = request.acks
+        self._transactional_id = request.transactional_id
         self._topics: list[tuple[str, list[PartitionAnswer]]] = []
         self._missing_count = sum(len(topic.partitions) for topic in request.topics)
         self._timer: asyncio.TimerHandle | None = None
@@ -140,8 +161,34 @@ class Producing:
         append_time = _given_time(topic, header, records)
         answer = partial(self._replied, answers, place, partition, numbers, append_time)
         self._proposed.append(answer)
-        flushed = partial(_flushed, answer) if self._acks == ACKS_LEADER else None
-        self._broker.node.propose(partition, [records], answer, flushed)
+        if not header.is_transactional:
+            flushed = partial(_flushed, answer) if self._acks == ACKS_LEADER else None
+            self._broker.node.propose(partition, [records], answer, flushed)
+        elif self._transactional_id and numbers is not None:
+            go = partial(self._vouched, answers, place, partition, records, answer)
+            self._broker.vouching.when_vouched(self._transactional_id, partition, numbers, go)
+        else:
+            raise Refused(ErrorCode.invalid_record, "a transactional batch of no transactional producer")
+
+    def _vouched(
+        self,
+        answers: list[PartitionAnswer],
+        place: int,
+        partition: Partition,
+        records: memoryview,
+        answer: Callable[[Reply], None],
+        verdict: Verdict | None,
+    ) -> None:
+        """A batch of a transaction: its coordinator has said whether that is open."""
+        node = self._broker.node
+        if answers[place].error != _UNDECIDED:
+            return
+        if verdict is Verdict.DONE and node.holds(partition):
+            node.propose(partition, [records], answer)
+        elif (error := _NOT_OPEN.get(verdict)) is not None:
+            self._decided(answers, place, PartitionAnswer(answers[place].number, error, message=str(verdict)))
+        else:
+            answer(Reply(0, Outcome.BUSY))
 
     def _replied(
         self,
@@ -256,8 +303,6 @@ def check_batch(records: memoryview, bytes_max: int) -> batch.BatchHeader:
         raise Refused(ErrorCode.corrupt_message, str(bad)) from None
     if header.is_control:
         raise Refused(ErrorCode.invalid_record, "a control batch; clients do not write these")
-    if header.is_transactional:
-        raise Refused(ErrorCode.invalid_record, "a transactional batch; transactions are not served yet")
     if header.record_count != header.offsets_count:
         why = f"{header.record_count} records over {header.offsets_count} offsets"
         raise Refused(ErrorCode.invalid_record, why)

@@ -1,7 +1,7 @@
 """InitProducerId: a number of its own for every idempotent producer.
 
 Each request gets a new number, from a block that the metadata group gave this node; a producer that asks again
-starts anew. Transactions are not served yet, and a transactional id is refused.
+starts anew. One with a transactional id asks its coordinator (transactions.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from quorate.kafka import transactions
 from quorate.kafka.call import Call
 from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata
@@ -26,7 +27,7 @@ NOBODY = -1
 def handle(broker: Broker, call: Call) -> None:
     request = decode_request(call.frame).body
     if request.transactional_id is not None:
-        _answer(call, ErrorCode.transactional_id_authorization_failed)
+        call.door.run(transactions.begin(broker, call, request))
     else:
         call.door.run(_take(broker, call))
 

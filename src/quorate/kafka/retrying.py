@@ -19,7 +19,14 @@ from quorate.machine.producers import SEQUENCES_COUNT, Numbered
 
 REMEMBERED_COUNT_MAX = 10_000
 """Partitions and producers; whoever was remembered first is forgotten first."""
-_AGAIN = (Outcome.NOT_LEADER, Outcome.UNKNOWN, Outcome.BUSY, Outcome.FULL, Outcome.ROLLED_BACK)
+_AGAIN = (
+    Outcome.NOT_LEADER,
+    Outcome.UNKNOWN,
+    Outcome.BUSY,
+    Outcome.FULL,
+    Outcome.ROLLED_BACK,
+    Outcome.NOT_OPEN,
+)
 """After these a producer sends the batch again."""
 _THERE = (Outcome.SETTLED, Outcome.DUPLICATE)
 """It is in the log, and with it all that was before it."""

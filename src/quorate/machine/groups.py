@@ -27,6 +27,8 @@ GROUPS_COUNT_MAX = 10_000
 """In one partition of their home."""
 POSITIONS_COUNT_MAX = 100_000
 """Of one group, pending ones included."""
+ENDED_COUNT_MAX = 10_000
+"""Producers whose last transaction is remembered."""
 
 
 class Result(StrEnum):
@@ -124,6 +126,8 @@ class CommitOffsets(msgspec.Struct, frozen=True, tag="commit offsets"):
     producer_id: int = -1
     """From 0 on: pending until its transaction ends."""
     producer_epoch: int = -1
+    number: int = -1
+    """Which of the producer's transactions this is part of: where that has ended, it comes too late."""
 
 
 class EndOffsets(msgspec.Struct, frozen=True, tag="end offsets"):
@@ -132,6 +136,8 @@ class EndOffsets(msgspec.Struct, frozen=True, tag="end offsets"):
     producer_id: int
     producer_epoch: int
     is_commit: bool
+    number: int = -1
+    """Which of its transactions: one that ended before is not ended again, with what is pending of the next."""
 
 
 class DropOffsets(msgspec.Struct, frozen=True, tag="drop offsets"):
@@ -158,6 +164,8 @@ Command = PutGroup | CommitOffsets | EndOffsets | DropOffsets | DeleteGroup | Ex
 
 class _State(msgspec.Struct):
     groups: dict[str, Group] = {}
+    ended: dict[int, int] = {}
+    """The last transaction that ended here, by producer; whoever ended one longest ago comes first."""
 
 
 class Groups(Commanded):
@@ -242,6 +250,8 @@ class Groups(Commanded):
         if command.producer_id < 0:
             _merge(group.positions, command.positions)
             return Result.DONE
+        if self._state.ended.get(command.producer_id, -1) >= command.number >= 0:
+            return Result.FENCED
         pending = group.pending.get(command.producer_id)
         if pending is None or pending.epoch < command.producer_epoch:
             pending = group.pending[command.producer_id] = Pending(command.producer_epoch)
@@ -251,6 +261,13 @@ class Groups(Commanded):
         return Result.DONE
 
     def _end(self, command: EndOffsets) -> Result:
+        ended = self._state.ended
+        before = ended.pop(command.producer_id, -1)
+        ended[command.producer_id] = max(before, command.number)
+        if len(ended) > ENDED_COUNT_MAX:
+            del ended[next(iter(ended))]
+        if before >= command.number >= 0:
+            return Result.DONE
         for group in self._state.groups.values():
             pending = group.pending.get(command.producer_id)
             if pending is None or pending.epoch > command.producer_epoch:

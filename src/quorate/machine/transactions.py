@@ -1,8 +1,8 @@
 """The coordinator of transactions: a machine over the log of a home, the same on every copy.
 
 A home is a partition of the cluster's own topic for transactions; a transactional id, or an app, lives in the one
-that its name says (machine/cluster.py). Commands are entries of its log. What a command came to is asked for by its
-offset, at the copy that leads; where that has forgotten it, the client asks again, which is harmless.
+that its name says (machine/cluster.py). What a command came to is asked for by its offset, at the copy that leads;
+where that has forgotten it, the client asks again, which is harmless.
 
 Outside of the machine, whoever leads writes the markers of what is `ending` (host/coordinating.py), tells when they
 are settled, and says what time it is.
@@ -13,13 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
-
-from quorate import batch
-from quorate.core.entry import Header, Kind
-from quorate.machine import CannotApply, Payload
 from quorate.machine import joint_transactions as joint
 from quorate.machine import plain_transactions as plain
+from quorate.machine.commanded import Commanded
 from quorate.machine.transaction_words import (
     DONE,
     AbortJoint,
@@ -44,58 +40,26 @@ from quorate.machine.transaction_words import (
     Verdict,
 )
 
-RESULTS_REMEMBERED = 10_000
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
-_decode_state: msgspec.msgpack.Decoder[State] = msgspec.msgpack.Decoder(State)
-
-
-def encode(command: Command) -> bytes:
-    """A command as an entry of the log: a batch of one record."""
-    return batch.encode_records([(None, _encode(command))])
-
-
-class Transactions:
-    __slots__ = ("_results", "_state")
+class Transactions(Commanded):
+    """Whoever reads it leaves it as it is: only commands and snapshots change it."""
 
     def __init__(self) -> None:
+        super().__init__(Command, State)
         self._state = State()
-        self._results: dict[int, Result] = {}
-        """By the offset of the command; only of those that were settled here, one after the other."""
 
-    # --- as a machine ---
+    def state(self) -> State:
+        return self._state
 
-    def settle(self, header: Header, checksum: int, payload: Payload) -> None:
-        if header.kind != Kind.RECORDS:
-            return
-        try:
-            value = batch.decode_records(payload)[0].value
-            command = _decode.decode(value or b"")
-        except (batch.BadBatch, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CannotApply(f"no command of transactions: {error}") from error
-        self._results[header.offset] = self.apply(command)
-        if len(self._results) > RESULTS_REMEMBERED:
-            del self._results[next(iter(self._results))]
-
-    def snapshot(self) -> bytes:
-        return _encode(self._state)
-
-    def restore(self, data: bytes) -> None:
-        self._state = _decode_state.decode(data)
-        self._results.clear()
+    def become(self, state: State) -> None:
+        self._state = state
 
     def apply(self, command: Command) -> Result:
         state = self._state
-        now_ms: int = getattr(command, "now_ms", 0)
-        state.now_ms = max(state.now_ms, now_ms)
+        state.now_ms = max(state.now_ms, getattr(command, "now_ms", 0))
         return _APPLY[type(command)](state, command)
 
     # --- what is asked of it ---
-
-    def result(self, offset: int) -> Result | None:
-        """What the command at that offset came to, if that is still known here."""
-        return self._results.get(offset)
 
     def may_write(self, name: str, producer_id: int, epoch: int, partition: bytes) -> Verdict:
         """Whether a producer's transaction is open there (KIP-890): asked before its first batch, with everything

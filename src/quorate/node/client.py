@@ -305,6 +305,10 @@ class Client:
         """That node is gone for good; raises NotDone, OutcomeUnknown and BadRequest."""
         await self._order(METADATA, Forget(node, seen), timeout_s)
 
+    async def order(self, partition: Partition, request: Request, *, timeout_s: float = 10.0) -> Answered:
+        """Ask something of whoever leads, as often as it takes; raises NotDone, OutcomeUnknown and BadRequest."""
+        return await self._order(partition, request, timeout_s)
+
     async def _order(self, partition: Partition, request: Request, timeout_s: float) -> Answered:
         """Whoever does not answer soon may hang, or have much to do: it is not given up, and others are asked."""
         deadline = monotonic() + timeout_s

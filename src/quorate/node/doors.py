@@ -12,7 +12,7 @@ from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import FORMAT_VERSION, Member, Partition
 from quorate.machine.metadata import METADATA, Topic
-from quorate.node import orders, requests
+from quorate.node import orders, requests, transactions
 from quorate.node.codec import (
     GREETING_TIMEOUT_S,
     OTHER_CLUSTER,
@@ -31,10 +31,13 @@ from quorate.node.requests import (
     AskImage,
     AskStatus,
     Change,
+    CountRecords,
     Fetch,
     Fetched,
     Forget,
     Image,
+    MarkEnd,
+    MayWrite,
     Propose,
     Read,
     Rejected,
@@ -207,6 +210,12 @@ class Door(Letters):
             orders.transfer(self._node, request, answer)
         elif type(request) is Forget:
             orders.forget(self._node, request, answer, self._run)
+        elif type(request) is MayWrite:
+            transactions.may_write(self._node, request, answer)
+        elif type(request) is MarkEnd:
+            transactions.mark_end(self._node, request, answer)
+        elif type(request) is CountRecords:
+            transactions.count_records(self._node, request, answer)
         else:
             assert type(request) is Change
             orders.change(self._node, request, answer, self._run)

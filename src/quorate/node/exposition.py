@@ -102,6 +102,7 @@ def _requests(page: Page, node: Node) -> None:
         ("produce_requests", "Produce requests of Kafka clients.", metrics.produce_requests),
         ("produce_batches", "Record batches that these brought.", metrics.produce_batches),
         ("produce_bytes", "Bytes of these batches.", metrics.produce_bytes),
+        ("joint_repeated", "Joint commits of a number that was already in.", metrics.joint_repeated),
         ("fetch_requests", "Fetch requests of Kafka clients.", metrics.fetch_requests),
         ("fetch_batches", "Record batches that were sent to them.", metrics.fetch_batches),
         ("fetch_bytes", "Bytes of these batches.", metrics.fetch_bytes),

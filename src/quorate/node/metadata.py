@@ -38,7 +38,7 @@ from quorate.node.client import BadRequest, Client, NotDone, NotWritten, Outcome
 from quorate.node.config import Address
 from quorate.node.logs import WARNING
 from quorate.node.placement import place
-from quorate.node.requests import ReplicaStatus
+from quorate.node.requests import Answered, ReplicaStatus, Request
 from quorate.node.statuses import replica_status
 
 if TYPE_CHECKING:
@@ -239,6 +239,11 @@ class MetadataClient:
         for node in nodes:
             self._client.forget(node)
             self._node.forget_peer(node)
+
+    async def order(self, partition: Partition, request: Request, *, timeout_s: float) -> Answered:
+        """Ask whoever leads a partition; raises NotDone, OutcomeUnknown and BadRequest."""
+        self._client.expect_leader(partition, self._node.leader_of(partition)[0])
+        return await self._client.order(partition, request, timeout_s=timeout_s)
 
     # --- commands ---
 

@@ -78,6 +78,8 @@ class Metrics:
         self.fetch_requests = 0
         self.fetch_batches = 0
         self.fetch_bytes = 0
+        self.joint_repeated = 0
+        """Joint commits of a number that was already in."""
         self.errors: dict[tuple[str, str], int] = {}
         """By request and error."""
         self.proposals: dict[str, Proposals] = {}

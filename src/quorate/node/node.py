@@ -50,6 +50,7 @@ from quorate.node.retention import Retention, first_of
 from quorate.node.scrubber import Scrubber
 from quorate.node.statuses import status_of
 from quorate.node.tls import Security
+from quorate.node.transactions import Coordinating
 from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -206,6 +207,7 @@ class Node(Speaker):
                     running.append(tasks.create_task(self._ensembles.run(), name="ensembles"))
                     running.append(tasks.create_task(self.overseers.run(), name="overseers"))
                     running.append(tasks.create_task(self._retention.run(), name="retention"))
+                    running.append(tasks.create_task(Coordinating(self).run(), name="transactions"))
                     running.append(tasks.create_task(make_way(self), name="making way"))
                 await self._stopped.wait()
                 for task in running:

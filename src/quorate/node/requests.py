@@ -77,6 +77,35 @@ class Transfer(msgspec.Struct, frozen=True, gc=False, tag="transfer"):
     """0: anybody else."""
 
 
+class MayWrite(msgspec.Struct, frozen=True, gc=False, tag="may write?"):
+    """Is a transaction of this producer open in that partition? For whoever leads the home of its name."""
+
+    home: bytes
+    name: str
+    producer_id: int
+    epoch: int
+    partition: bytes
+
+
+class MarkEnd(msgspec.Struct, frozen=True, gc=False, tag="mark end"):
+    """A transaction is decided: write its marker. For the partition's leader; answered when that is settled."""
+
+    partition: bytes
+    producer_id: int
+    epoch: int
+    number: int
+    commit: bool
+    home_epoch: int
+    now_ms: int
+
+
+class CountRecords(msgspec.Struct, frozen=True, gc=False, tag="count records"):
+    """How many records has this producer in its open transaction there? Let there be no more. For the leader."""
+
+    partition: bytes
+    producer_id: int
+
+
 class AskStatus(msgspec.Struct, frozen=True, gc=False, tag="status?"):
     """How is every replica?"""
 
@@ -200,7 +229,19 @@ class Rejected(msgspec.Struct, frozen=True, gc=False, tag="rejected"):
     why: str
 
 
-Request = Propose | Fetch | Read | Change | Transfer | Forget | AskStatus | AskImage
+Request = (
+    Propose
+    | Fetch
+    | Read
+    | Change
+    | Transfer
+    | Forget
+    | MayWrite
+    | MarkEnd
+    | CountRecords
+    | AskStatus
+    | AskImage
+)
 Answer = Answered | Fetched | Status | Image | Rejected
 
 

@@ -36,6 +36,7 @@ from quorate.batch import (
     LEADER_EPOCH_MASK,
     LENGTH_EXCLUDES,
     MAGIC,
+    TRANSACTIONAL,
     BadBatch,
     decode_control,
     encode_control,
@@ -113,6 +114,11 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
         return f"{self.header} after {self.prev}"
 
 
+def _is_own(attributes: int) -> bool:
+    """A control record of a protocol. The ends of transactions are control batches, too, and entries of records."""
+    return attributes & (CONTROL | TRANSACTIONAL) == CONTROL
+
+
 def build(partition: Partition, header: Header, payload: Buffer, prev: EntryId, prev_checksum: int) -> Frame:
     """The frame of a stamped payload behind `prev`. Its header was made from that very payload.
 
@@ -130,7 +136,7 @@ def build(partition: Partition, header: Header, payload: Buffer, prev: EntryId, 
     assert leader_epoch == epoch & LEADER_EPOCH_MASK
     assert magic == MAGIC
     assert crc == header.crc
-    assert bool(attributes & CONTROL) == (header.kind == Kind.CONTROL)
+    assert _is_own(attributes) == (header.kind == Kind.CONTROL)
     assert last_delta + 1 == header.count
     assert prev.offset + 1 == offset
     assert prev.epoch <= epoch
@@ -291,7 +297,7 @@ def attach(frame: Frame, payload: Buffer, at: int = 0, *, where: str = "") -> Fr
     if crc32c(view[HEAD_BYTES:]) != crc:
         raise DamagedFrame(where, at, f"the payload of {header.id} does not match its checksum")
     is_control = header.kind == Kind.CONTROL
-    if last_delta + 1 != header.count or bool(attributes & CONTROL) != is_control:
+    if last_delta + 1 != header.count or _is_own(attributes) != is_control:
         raise DamagedFrame(where, at, f"the payload is not the batch that {header.id} announces")
     if is_control:
         header = _with_control(header, payload, at, where)

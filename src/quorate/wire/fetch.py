@@ -30,13 +30,14 @@ FIRST_EPOCH = 0
 """Of a session that is to begin."""
 LAST_EPOCH = -1
 """No session is wanted; one that is there may end."""
-READ_UNCOMMITTED = 0
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 NO_TOPIC_ID = bytes(16)
 TOPIC_IDS_FROM = 13
 
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _PARTITION = struct.Struct(">ihqq")
+_ABORTED = struct.Struct(">qq")
 _BATCH_LENGTH_AT = 8
 _DIVERGING = struct.Struct(">bbbiqb")
 """One tagged field, number 0, its size, and a structure without tagged fields of its own."""
@@ -83,6 +84,10 @@ class FetchedPartition(NamedTuple):
     diverging: tuple[int, int] | None = None
     """An epoch up to the one that the client knows, and where it ended: what the client has read from there on is
     not what is here."""
+    last_stable: int = NO_OFFSET
+    """One behind what readers of committed records see."""
+    aborted: Sequence[tuple[int, int]] = ()
+    """(producer id, first offset) of aborted transactions among the batches, for readers of committed records."""
 
 
 class FetchedTopic(NamedTuple):
@@ -169,13 +174,16 @@ def encode_response(
 
 
 def _fetched_head(fetched: FetchedPartition, version: int, flexible: bool) -> bytes:
-    # Nothing is transactional yet: whatever is settled is stable, and nothing was aborted.
     parts = [
-        _PARTITION.pack(fetched.number, fetched.error, fetched.high_watermark, fetched.high_watermark),
+        _PARTITION.pack(fetched.number, fetched.error, fetched.high_watermark, fetched.last_stable),
     ]
     if version >= 5:
         parts.append(_I64.pack(fetched.log_start))
-    parts.append(array(0, flexible=flexible))
+    parts.append(array(len(fetched.aborted), flexible=flexible))
+    for producer_id, first in fetched.aborted:
+        parts.append(_ABORTED.pack(producer_id, first))
+        if flexible:
+            parts.append(NO_TAGS)
     if version >= 11:
         parts.append(_I32.pack(-1))  # no other replica is preferred
     parts.append(array(fetched.batches_bytes, flexible=flexible))
@@ -289,10 +297,11 @@ def split_batches(records: memoryview) -> list[memoryview]:
 
 def _parse_fetched(cursor: Cursor, version: int, flexible: bool) -> FetchedPartition:
     number, error, high_watermark = cursor.i32(), cursor.i16(), cursor.i64()
-    cursor.skip(8)
+    last_stable = cursor.i64()
     log_start = cursor.i64() if version >= 5 else NO_OFFSET
+    aborted = []
     for _ in range(cursor.array(flexible=flexible) or 0):
-        cursor.skip(16)
+        aborted.append((cursor.i64(), cursor.i64()))
         if flexible:
             cursor.skip_tags()
     if version >= 11:
@@ -301,7 +310,10 @@ def _parse_fetched(cursor: Cursor, version: int, flexible: bool) -> FetchedParti
     if flexible:
         cursor.skip_tags()
     batches = split_batches(records) if records is not None else []
-    return FetchedPartition(number, error, high_watermark, log_start, batches, sum(map(len, batches)))
+    size = sum(map(len, batches))
+    return FetchedPartition(
+        number, error, high_watermark, log_start, batches, size, None, last_stable, aborted
+    )
 
 
 # ---- both ----

@@ -43,6 +43,13 @@ class Api(IntEnum):
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
@@ -85,6 +92,15 @@ VERSIONS: dict[Api, tuple[int, int]] = {
     Api.DELETE_TOPICS: (1, 6),
     Api.DELETE_RECORDS: (0, 2),
     Api.INIT_PRODUCER_ID: (0, 5),
+    # From 4 on nodes ask each other, which here they do by letters; and what changes the epoch with each
+    # transaction (KIP-890, part 2) is not served.
+    Api.ADD_PARTITIONS_TO_TXN: (0, 3),
+    Api.ADD_OFFSETS_TO_TXN: (0, 3),
+    Api.END_TXN: (0, 3),
+    Api.TXN_OFFSET_COMMIT: (0, 3),
+    Api.DESCRIBE_PRODUCERS: (0, 0),
+    Api.DESCRIBE_TRANSACTIONS: (0, 0),
+    Api.LIST_TRANSACTIONS: (0, 1),
     Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     Api.DESCRIBE_ACLS: (1, 3),
     Api.CREATE_ACLS: (1, 3),
@@ -127,6 +143,13 @@ FLEXIBLE_FROM: dict[Api, int] = {
     Api.DELETE_TOPICS: 4,
     Api.DELETE_RECORDS: 2,
     Api.INIT_PRODUCER_ID: 2,
+    Api.ADD_PARTITIONS_TO_TXN: 3,
+    Api.ADD_OFFSETS_TO_TXN: 3,
+    Api.END_TXN: 3,
+    Api.TXN_OFFSET_COMMIT: 3,
+    Api.DESCRIBE_PRODUCERS: 0,
+    Api.DESCRIBE_TRANSACTIONS: 0,
+    Api.LIST_TRANSACTIONS: 0,
     Api.OFFSET_FOR_LEADER_EPOCH: 4,
     Api.DESCRIBE_ACLS: 2,
     Api.CREATE_ACLS: 2,

@@ -201,7 +201,7 @@ def test_an_abort_of_the_coordinator_fences_the_producer() -> None:
 def test_a_plain_batch_does_not_get_into_a_transaction() -> None:
     leader = started()
     leader.log.write(ONE, 0)
-    assert leader.offer(Numbered(ONE, 0, 1, 1)) is Outcome.NOT_OPEN
+    assert leader.offer(Numbered(ONE, 0, 1, 1)) is Outcome.OUT_OF_ORDER
 
 
 def test_what_is_counted_is_complete() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorate.core.entry import Header
+from quorate.machine.commanded import commands_batch
 from quorate.machine.transaction_words import (
     EPOCH_EXHAUSTED,
     AbortJoint,
@@ -23,7 +24,7 @@ from quorate.machine.transaction_words import (
     TimeOut,
     Verdict,
 )
-from quorate.machine.transactions import Transactions, encode
+from quorate.machine.transactions import Transactions
 
 HERE, THERE = b"h" * 20, b"t" * 20
 NAME, APP = "payments", "query-1"
@@ -31,8 +32,6 @@ NAME, APP = "payments", "query-1"
 
 class Coordinator(Transactions):
     """With short words for what clients do."""
-
-    __slots__ = ("fresh", "now_ms")
 
     def __init__(self) -> None:
         super().__init__()
@@ -337,7 +336,7 @@ def test_a_restored_coordinator_goes_on_where_the_other_was() -> None:
 
 def test_what_a_command_came_to_is_known_by_its_offset() -> None:
     transactions = Transactions()
-    payload = encode(BeginProducer(NAME, 1, 1000, 77))
+    payload = commands_batch([BeginProducer(NAME, 1, 1000, 77)])
     transactions.settle(Header(1, 5, 1, len(payload)), 0, payload)
     found = transactions.result(5)
     assert found is not None

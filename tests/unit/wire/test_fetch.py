@@ -51,7 +51,10 @@ def fetched_partitions(draw: st.DrawFn) -> FetchedPartition:
     batches = draw(BATCHES)
     error = draw(st.sampled_from([int(code) for code in ErrorCode]))
     size = sum(map(len, batches))
-    return FetchedPartition(draw(INT32), error, draw(INT64), draw(INT64), batches, size)
+    aborted = draw(st.lists(st.tuples(INT64, INT64), max_size=3))
+    return FetchedPartition(
+        draw(INT32), error, draw(INT64), draw(INT64), batches, size, None, draw(INT64), aborted
+    )
 
 
 def name_or_id(version: int, name: str, topic_id: bytes) -> tuple[str, bytes]:
@@ -163,10 +166,12 @@ def test_responses_are_read_by_kio_and_by_us_as_they_were_meant(version: int) ->
             assert same_topic(version, theirs, topic.name, topic.id)
             for part, fetched in zip(theirs.partitions, topic.partitions, strict=True):
                 assert (part.partition_index, part.error_code) == fetched[:2]
-                assert part.high_watermark == part.last_stable_offset == fetched.high_watermark
+                assert part.high_watermark == fetched.high_watermark
+                assert part.last_stable_offset == fetched.last_stable
                 assert getattr(part, "log_start_offset", fetched.log_start) == fetched.log_start
                 assert part.records == b"".join(map(bytes, fetched.batches))
-                assert part.aborted_transactions == ()
+                aborted = [(each.producer_id, each.first_offset) for each in part.aborted_transactions]
+                assert aborted == fetched.aborted
         correlation, error, ours = fetch.parse_response(message[SIZE_BYTES:], version)
         assert (correlation, error) == (42, 0)
         for read, topic in zip(ours, topics, strict=True):
