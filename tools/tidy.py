@@ -59,7 +59,7 @@ LAYERS: dict[str, Layer] = {
         inside=HOST_AND_BELOW | {"node", "wire", "ingest"},
         outside=frozenset({"msgspec", "uvloop", "kio", "aiokafka"}),
     ),
-    "client": Layer(inside=frozenset({"wire"}), outside=frozenset({"aiokafka", "kio", "pyarrow"})),
+    "client": Layer(inside=frozenset({"wire"}), outside=frozenset({"kio", "numpy", "pyarrow"})),
     "audit": Layer(inside=HOST_AND_BELOW, outside=frozenset({"msgspec", "crc32c"})),
     "spark": Layer(
         inside=HOST_AND_BELOW | {"client", "wire", "sim", "audit"},

@@ -232,13 +232,19 @@ def decode_records(payload: Buffer) -> list[Record]:
     if header.compression:
         raise BadBatch(f"the batch is compressed (codec {header.compression})")
     cursor = _Cursor(bytes(payload), BATCH_MIN)
-    try:
-        records = [_read_record(cursor, header) for _ in range(header.record_count)]
-    except UnicodeDecodeError as error:
-        raise BadBatch(f"a header's name is not UTF-8: {error}") from error
+    records = [_read_record(cursor, header) for _ in range(header.record_count)]
     if cursor.at != len(payload):
         raise BadBatch(f"{len(payload) - cursor.at} bytes are left behind the last record")
     return records
+
+
+def decode_headers(content: bytes, count: int) -> tuple[tuple[str, bytes | None], ...]:
+    """So many headers of a record, which are all that is there; raises BadBatch."""
+    cursor = _Cursor(content, 0)
+    headers = _read_headers(cursor, count)
+    if cursor.at != len(content):
+        raise BadBatch(f"{len(content) - cursor.at} bytes are left behind a record's headers")
+    return headers
 
 
 def encode_control(record_type: int, value: bytes) -> bytes:
@@ -355,10 +361,16 @@ def _read_record(cursor: _Cursor, header: BatchHeader) -> Record:
         raise BadBatch(f"offset delta {offset_delta} is outside of the batch")
     key = cursor.nullable()
     value = cursor.nullable()
-    headers_count = cursor.varint()
-    if not 0 <= headers_count <= len(cursor.content) - cursor.at:
-        raise BadBatch(f"{headers_count} headers cannot be in what is left of the batch")
-    headers = tuple((cursor.take(cursor.varint()).decode(), cursor.nullable()) for _ in range(headers_count))
+    headers = _read_headers(cursor, cursor.varint())
     if cursor.at - start != length:
         raise BadBatch(f"a record says {length} bytes and has {cursor.at - start}")
     return Record(key, value, timestamp, headers, header.base_offset + offset_delta)
+
+
+def _read_headers(cursor: _Cursor, count: int) -> tuple[tuple[str, bytes | None], ...]:
+    if not 0 <= count <= len(cursor.content) - cursor.at:
+        raise BadBatch(f"{count} headers cannot be in what is left of the batch")
+    try:
+        return tuple((cursor.take(cursor.varint()).decode(), cursor.nullable()) for _ in range(count))
+    except UnicodeDecodeError as error:
+        raise BadBatch(f"a header's name is not UTF-8: {error}") from error

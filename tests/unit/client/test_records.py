@@ -180,5 +180,5 @@ def test_a_batch_that_lies_about_its_records_is_refused() -> None:
     builder.append(0, 1_000, None, b"v" * 100, [])
     payload = bytearray(builder.build())
     payload[70:80] = bytes(10)
-    with pytest.raises(BadAnswer, match="batch at offset 5 cannot be opened"):
+    with pytest.raises(BadAnswer, match=r"batch at offset 5 .* cannot be opened"):
         rows([placed(bytes(payload), 5)], Range("t", 0, 5, 6), "value")
