@@ -11,7 +11,7 @@ A leaf: anything may import it. Compressed records are opened elsewhere, by a co
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -203,14 +203,7 @@ def encode_records(
         count += 1
     if not count:
         raise BadBatch("a batch without records covers no offset")
-    BATCH_HEADER.pack_into(
-        parts,
-        0,
-        0,
-        len(parts) - LENGTH_EXCLUDES,
-        0,
-        MAGIC,
-        0,
+    fields = (
         attributes,
         count - 1,
         timestamp,
@@ -220,10 +213,36 @@ def encode_records(
         base_sequence,
         count,
     )
-    with memoryview(parts) as view:
+    return _sealed(parts, fields)
+
+
+def seal(
+    records: Buffer, *, records_count: int, base_timestamp: int, max_timestamp: int, attributes: int = 0
+) -> bytes:
+    """A batch of records that are encoded already, and compressed if the attributes say so; to be stamped later."""
+    made = bytearray(BATCH_MIN)
+    made += records
+    return _sealed(
+        made, (attributes, records_count - 1, base_timestamp, max_timestamp, -1, -1, -1, records_count)
+    )
+
+
+def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """How many there are, and each: as a record ends."""
+    body = [_varint(len(headers))]
+    for name, content in headers:
+        _add_bytes(body, name.encode())
+        _add_bytes(body, content)
+    return b"".join(body)
+
+
+def _sealed(made: bytearray, fields: tuple[int, ...]) -> bytes:
+    """`made` has room for the header in front, which these are the fields of that the checksum covers."""
+    BATCH_HEADER.pack_into(made, 0, 0, len(made) - LENGTH_EXCLUDES, 0, MAGIC, 0, *fields)
+    with memoryview(made) as view:
         crc = crc32c(view[HEAD_BYTES:])
-    parts[17:21] = crc.to_bytes(4, "big")
-    return bytes(parts)
+    made[HEAD_BYTES - 4 : HEAD_BYTES] = crc.to_bytes(4, "big")
+    return bytes(made)
 
 
 def decode_records(payload: Buffer) -> list[Record]:
@@ -286,10 +305,7 @@ def _append_record(
     body = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
     _add_bytes(body, key)
     _add_bytes(body, value)
-    body.append(_varint(len(headers)))
-    for name, content in headers:
-        _add_bytes(body, name.encode())
-        _add_bytes(body, content)
+    body.append(encode_headers(headers))
     encoded = b"".join(body)
     parts += _varint(len(encoded))
     parts += encoded

@@ -1,4 +1,4 @@
-"""Compressed record batches, opened within a bound.
+"""Compressed record batches, opened within a bound; and records compressed for one.
 
 A kilobyte of zstd may say that it is a terabyte. Whoever opens what others wrote says how much it may become; more
 is TooLarge, before it is allocated (rule 10 of the reliability rules).
@@ -23,6 +23,8 @@ from quorate.batch import (
 OPENED_BYTES_MAX = 64 << 20
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+CODECS = {"none": 0, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+"""As `compression.type` calls them."""
 
 _XERIAL = b"\x82SNAPPY\0"
 """Java's snappy, and with it most Kafka clients, divides into blocks behind this and two version numbers."""
@@ -47,6 +49,16 @@ def opened(payload: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> Buffer:
         length=BATCH_MIN + len(records) - LENGTH_EXCLUDES,
     )
     return BATCH_HEADER.pack(*plain) + records
+
+
+def compressed(records: Buffer, codec: int) -> Buffer:
+    """With one of CODECS; 0 leaves them as they are."""
+    if not codec:
+        return records
+    if codec == SNAPPY:
+        return bytes(cramjam.snappy.compress_raw(bytes(records)))
+    modules = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
+    return bytes(modules[codec].compress(bytes(records)))
 
 
 def _decompressed(codec: int, content: memoryview, bytes_max: int) -> bytes:
