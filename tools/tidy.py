@@ -76,7 +76,7 @@ LAYERS: dict[str, Layer] = {
     "cli": Layer(
         inside=HOST_AND_BELOW
         | {"sim", "node", "kafka", "wire", "client", "backup", "audit", "bench", "spark"},
-        outside=frozenset({"msgspec", "uvloop", "typer", "rich", "pyspark", "confluent_kafka"}),
+        outside=frozenset({"aiokafka", "msgspec", "uvloop", "typer", "rich", "pyspark", "confluent_kafka"}),
     ),
     "__main__": Layer(inside=frozenset({"cli"}), outside=frozenset()),
 }

@@ -21,10 +21,12 @@ from quorate.cli import (
     backup,
     bench,
     cluster,
+    consume,
     demo,
     doctor,
     format,  # noqa: A004
     mutants,
+    produce,
     run_node,
     scenario,
     sim,
@@ -53,6 +55,8 @@ app = typer.Typer(
 for part in (
     up,
     topic,
+    produce,
+    consume,
     table,
     cluster,
     doctor,
