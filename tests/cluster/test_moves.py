@@ -169,7 +169,7 @@ def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> 
                     await moving.types(f"{line} --no-wait")
                 if stage != STAGES[0]:
                     await moving.go_on()
-                    assert await moving.changing() == set(REPLICATIONS), "nothing moves at this rate"
+                    assert await moving.changing(), "nothing moves at this rate"
                 if stage == STAGES[2]:
                     await moving.holds_back(False)
                 await killed(moving.cluster, moving.loads, hit)
@@ -206,6 +206,7 @@ def test_whoever_is_killed_while_a_node_is_decommissioned_it_goes_on(tmp_path: P
                 await moving.holds_back(False)
                 await leaves
                 moving.cluster.nodes.pop(leaving).stop()
+                await moving.cluster.until_registered(moving.client)
                 assert sum((await moving.held()).values()) == 24
                 await moving.go_on()
                 if victim != VICTIMS[-1]:
