@@ -72,9 +72,9 @@ class Confluent(KafkaClient):
         self.settings: dict[str, Any] = {"bootstrap.servers": bootstrap}
         self.admin = AdminClient(self.settings)
 
-    def create(self, topic: str, *, partitions: int = 1, **config: str) -> None:
+    def create(self, topic: str, *, partitions: int = 1, copies: int = 3, **config: str) -> None:
         named = {name.replace("_", "."): value for name, value in config.items()}
-        new = NewTopic(topic, partitions, 3, config=named)
+        new = NewTopic(topic, partitions, copies, config=named)
         self.admin.create_topics([new])[topic].result(TIMEOUT_S)
 
     def producer(self, **settings: Any) -> Producer:

@@ -200,7 +200,8 @@ class Desk:
             self._flights.rolled_back(flight)
         else:
             self._flights.refused(flight)
-        for request, answer in flight.answers:
+        answers, flight.answers = flight.answers, []  # It may stay for long; who waited for it need not.
+        for request, answer in answers:
             answer(reply if request == reply.request else msgspec.structs.replace(reply, request=request))
 
     def _place(self, producer_id: int) -> tuple[int, int | None] | None:

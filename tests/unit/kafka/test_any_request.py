@@ -74,6 +74,7 @@ class Maker:
             "string": lambda: rng.choice(WORDS),
             "bool": lambda: rng.random() < 0.5,
             "uuid": lambda: rng.choice((None, uuid.UUID(int=5), *self.ids)),
+            "timedelta_i64": lambda: timedelta(milliseconds=rng.choice((0, 1, 50, 1 << 40))),
             "timedelta_i32": lambda: timedelta(milliseconds=rng.choice((0, 1, 50, -1))),
             "records": self.batch,
             "bytes": self.token,
