@@ -36,7 +36,7 @@ def test_a_short_demo_goes_through_its_steps_and_cleans_up(tmp_path: Path) -> No
         "4  Every event, counted",
         "nothing lost, nothing twice",
         "5  Made-up worlds, on Spark",
-        "What held",
+        "messages a commit",
         "6  A bug, planted on purpose",
         "caught in",
         "In short",
@@ -46,5 +46,6 @@ def test_a_short_demo_goes_through_its_steps_and_cleans_up(tmp_path: Path) -> No
     assert "Traceback" not in done.stdout + done.stderr
     assert "ERROR" not in done.stderr
     assert (tmp_path / "out" / "demo-story.svg").read_text(encoding="utf-8").startswith("<?xml")
-    assert list((tmp_path / "out" / "demo-sweep.parquet").glob("*.parquet"))
+    assert list((tmp_path / "out" / "demo-sweep.parquet").glob("*/*.parquet"))
+    assert "</svg>" in (tmp_path / "out" / "demo-report.html").read_text(encoding="utf-8")
     assert [path.name for path in scratch.iterdir() if path.name.startswith("quorate-")] == []

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from quorate.cli.entry import run
 from quorate.cli.sweep_command import count
+from quorate.cli.world_options import PROTOCOLS
 from quorate.cli.worlds import Totals, held
 from quorate.sim.run import Plan, run_plan
 from quorate.spark.sweep import row_of, run_sweep, summarize
@@ -137,6 +138,49 @@ def test_an_interrupted_sweep_ends_at_once_and_leaves_nothing(tmp_path: Path) ->
     assert "Traceback" not in said.read_text(encoding="utf-8")
     assert said.read_text(encoding="utf-8").endswith("quorate: interrupted\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said"]
+
+
+def test_a_sweep_of_all_protocols_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    """Each part is whole or not there; what was done is not done again, and nothing is there twice."""
+    words = ["--seeds", "0:6", "--set", "seconds=0.5", "--master", "local[2]", "--out", "worlds.parquet"]
+    command = [sys.executable, "-m", "quorate", "sweep", "--protocols", "all", *words]
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        sweeping = subprocess.Popen(
+            command, cwd=tmp_path, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while "isr on 3 nodes" not in said.read_text(encoding="utf-8"):
+            assert time.monotonic() < deadline, said.read_text(encoding="utf-8")
+            assert sweeping.poll() is None, said.read_text(encoding="utf-8")
+            time.sleep(POLL_S)
+    finally:
+        os.killpg(sweeping.pid, signal.SIGKILL)
+        sweeping.wait()
+    done = subprocess.run(
+        command, cwd=tmp_path, check=False, text=True, capture_output=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert "going on: 12 of 24 worlds are done" in done.stderr
+    assert "raft on 3 nodes" not in done.stderr
+    table = pq.read_table(tmp_path / "worlds.parquet")
+    seen = sorted(zip(table["protocol"].to_pylist(), table["seed"].to_pylist(), strict=True))
+    assert seen == sorted((protocol, seed) for protocol in PROTOCOLS for seed in range(6))
+    page = (tmp_path / "worlds.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 7
+    assert "Nothing was violated" in page
+    assert "http" not in page, "nothing from elsewhere is needed"
+    again = subprocess.run(
+        [*command[:-2], "--out", "worlds.parquet", "--nodes", "5"],
+        cwd=tmp_path,
+        check=False,
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+    )
+    assert again.returncode == 2
+    assert "of another sweep" in again.stderr
 
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

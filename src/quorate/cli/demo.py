@@ -35,6 +35,7 @@ JOBS_MAX = 2
 MUTANT = "raft-commit-old-epoch"
 STORY = "demo-story.svg"
 SWEEP = "demo-sweep.parquet"
+REPORT = "demo-report.html"
 HUNT_SEEDS = 200
 
 EPILOG = """\b
@@ -85,14 +86,15 @@ def demo(
                 out.print(
                     f"   its data and logs are left for a look: {cluster.directory.parent}", soft_wrap=True
                 )
-            totals = sweep(out, spark, seeds)
+            worlds = sweep(out, spark, seeds)
     mutant, caught = plant_a_bug(out)
     if caught is not None:
         draw_it(out, mutant, caught, story)
-    sum_up(out, flow, totals, caught, monotonic() - began)
+    sum_up(out, flow, worlds, caught, monotonic() - began)
     if cluster.is_kept:
         tell_how_to_use(out, cluster)
-    if not flow.held or not flow.victim or totals.sum.violations or caught is None:
+    violated = any(totals.sum.violations for totals in worlds)
+    if not flow.held or not flow.victim or violated or caught is None:
         raise typer.Exit(1)
 
 
@@ -197,34 +199,37 @@ def compare(out: Console, flow: Flow) -> None:
 # ---- 5 ----
 
 
-def sweep(out: Console, spark: SparkSession, seeds_count: int) -> Totals:
-    from quorate.cli.sweep_command import appearing, count, progress_of
-    from quorate.cli.worlds import Totals, show
+def sweep(out: Console, spark: SparkSession, worlds_count: int) -> list[Totals]:
+    from quorate.cli.sweep_command import added_up, run_parts, write_page
+    from quorate.cli.sweep_report import comparison
+    from quorate.cli.world_options import PROTOCOLS
+    from quorate.cli.worlds import show_violations
     from quorate.sim.run import Plan
-    from quorate.spark.sweep import SweepFailed, run_sweep, summarize, tasks_for
+    from quorate.spark.sweep_parts import Sweep, plans_of
 
+    seeds_count = max(1, worlds_count // len(PROTOCOLS))
     step(
         out,
         5,
         "Made-up worlds, on Spark",
         "One kill proves little. The same code runs in worlds made from a number each: simulated disks, clocks",
         "and network, and whatever can go wrong does. After every event every invariant is checked.",
-        f"Spark spreads {seeds_count} of them over this machine's cores, one row each in Parquet:",
+        f"Spark spreads {seeds_count} worlds for each way to agree over this machine's cores:",
     )
-    place = default_place(SWEEP)
-    seeds = range(seeds_count)
-    tasks_count = tasks_for(seeds)
-    totals = Totals("raft")
+    place, page = default_place(SWEEP), default_place(REPORT)
+    wanted = Sweep(plans_of(Plan(0), PROTOCOLS), 0, seeds_count)
     began = monotonic()
-    try:
-        with appearing(str(place)) as unfinished, progress_of(tasks_count, seeds_count) as progress:
-            run_sweep(spark, Plan(0), seeds, tasks_count=tasks_count, out=unfinished, progress=progress)
-    except SweepFailed as failed:
-        raise WrongUsage(str(failed)) from failed
-    count(totals, summarize(spark, str(place)), monotonic() - began)
-    show(totals, out)
-    out.print(f"   every world, one row: {place}\n", soft_wrap=True)
-    return totals
+    run_parts(spark, wanted, str(place.absolute()), tasks=None, overwrite=True)
+    found, compared = added_up(spark, wanted, str(place.absolute()), monotonic() - began)
+    write_page(page, wanted, found, compared)
+    violations = [violation for totals in found for violation in totals.finish().violations]
+    if violations:
+        show_violations(violations, out, shrunk=False)
+    names, rows = comparison(compared)
+    out.print(say.table("", names, rows, right=range(1, len(names))))
+    out.print(f"   every world, one row: {place}", soft_wrap=True)
+    out.print(f"   ✓ the same with pictures, for your browser: {page.resolve()}\n", soft_wrap=True)
+    return found
 
 
 # ---- 6 ----
@@ -277,9 +282,9 @@ def default_place(name: str) -> Path:
 # ---- the end ----
 
 
-def sum_up(out: Console, flow: Flow, totals: Totals, caught: Caught | None, seconds: float) -> None:
+def sum_up(out: Console, flow: Flow, worlds: list[Totals], caught: Caught | None, seconds: float) -> None:
     out.print(f"[bold]In short[/bold], after {say.duration(seconds)}")
-    for line in (_of_events(flow), _of_the_kill(flow), _of_worlds(totals), _of_the_bug(caught)):
+    for line in (_of_events(flow), _of_the_kill(flow), _of_worlds(worlds), _of_the_bug(caught)):
         say.paragraph(out, line)
     command = say.command()
     out.print(
@@ -313,17 +318,20 @@ def _of_the_kill(flow: Flow) -> str:
     )
 
 
-def _of_worlds(totals: Totals) -> str:
-    found = totals.sum
-    if found.violations:
+def _of_worlds(worlds: list[Totals]) -> str:
+    sums = [totals.sum for totals in worlds]
+    seeds, violations = sum(each.seeds for each in sums), sum(len(each.violations) for each in sums)
+    if violations:
         return (
-            f"[bold red]{len(found.violations)} of {found.seeds} worlds broke a promise.[/bold red] That is a bug "
+            f"[bold red]{violations} of {seeds} worlds broke a promise.[/bold red] That is a bug "
             "of ours; the lines above say how to see it again."
         )
+    faults = sum(sum(totals.thrown.values()) for totals in worlds)
+    lived_s = sum(totals.seconds for totals in worlds)
     return (
-        f"{found.seeds:,} worlds lived through {say.duration(totals.seconds)} of their own time, "
-        f"{sum(totals.thrown.values()):,} faults and {found.events:,} events in {say.duration(totals.taken)} of "
-        f"yours; {found.acknowledged:,} acknowledged writes, and none was lost."
+        f"{seeds:,} worlds lived through {say.duration(lived_s)} of their own time, "
+        f"{faults:,} faults and {sum(each.events for each in sums):,} events in {say.duration(worlds[0].taken)} of "
+        f"yours; {sum(each.acknowledged for each in sums):,} acknowledged writes, and none was lost."
     )
 
 

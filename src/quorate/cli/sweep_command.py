@@ -1,18 +1,18 @@
-"""`quorate sweep`: the simulator over many seeds on Spark, one row a seed in Parquet, and a summary."""
+"""`quorate sweep`: the simulator over many seeds on Spark, one row a seed in Parquet; protocols side by side."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from quorate.cli import say
+from quorate.cli.sweep_progress import Told, progress_of
 from quorate.cli.world_options import (
     NODES_MAX,
     PROTOCOLS,
@@ -22,22 +22,25 @@ from quorate.cli.world_options import (
     parse_seeds,
     parse_settings,
 )
-from quorate.cli.wrong import WrongUsage
+from quorate.cli.wrong import WrongUsage, no_such
 
 if TYPE_CHECKING:
-    from quorate.cli.worlds import Totals
-    from quorate.sim.run import Plan
-    from quorate.spark.sweep import SweepResult
+    from pyspark.sql import SparkSession
 
-PLAIN_EVERY_S = 5.0
+    from quorate.cli.worlds import Totals
+    from quorate.spark.sweep import SweepResult
+    from quorate.spark.sweep_compare import Compared
+    from quorate.spark.sweep_parts import Sweep
+
 TASKS_MAX = 100_000
 EPILOG = """\b
 [bold]Examples[/bold]
 quorate sweep raft --seeds 0:300                          on all cores of this machine
+quorate sweep --protocols all --seeds 0:300               all four in the same worlds, and a report with pictures
 quorate sweep raft --seeds 0:100000 --master spark://…    on a Spark cluster
 quorate sweep raft --seeds 0:300 --faults network,crash   only these faults
-quorate sweep coordinated --seeds 0:300                   another protocol
-quorate sweep confirm --seeds 0:300                       and one more
+
+A sweep that was stopped goes on where it was when it is started again.
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.
@@ -49,8 +52,15 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep(
-    protocol: Annotated[str, typer.Argument(metavar="|".join(PROTOCOLS), help="How the copies agree.")],
+    protocol: Annotated[
+        str | None,
+        typer.Argument(metavar="|".join(PROTOCOLS), help="How the copies agree.", show_default=False),
+    ] = None,
+    *,
     seeds: Annotated[str, typer.Option(metavar="FIRST:END", help=SEEDS_HELP)],
+    protocols: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Several of them in the same worlds, or all.")
+    ] = None,
     faults: Annotated[
         str, typer.Option(metavar="NAMES", help="What goes wrong, as for `quorate sim`.")
     ] = "all",
@@ -61,12 +71,18 @@ def sweep(
             metavar="DIR", help="Where the rows go.", show_default="out/sweep-PROTOCOL-FIRST-LAST.parquet"
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where the page with pictures goes.", show_default="beside the rows, .html"
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
     master: Annotated[str, typer.Option(metavar="URL", help="Which Spark runs it.")] = "local[*]",
     tasks: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=TASKS_MAX, help="How many parts.", show_default="ten seeds each"
+            metavar="N", min=1, max=TASKS_MAX, help="How many tasks.", show_default="ten seeds each"
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
@@ -76,24 +92,53 @@ def sweep(
     ] = None,
 ) -> None:
     """Run the simulator over many seeds on Spark, and keep one row a seed as Parquet."""
+    from quorate.spark.sweep_parts import Sweep
+
+    names = chosen_protocols(protocol, protocols)
     chosen = parse_seeds(seeds)
-    plan = make_plan(
-        chosen[0],
-        protocol=protocol,
-        faults=faults,
-        nodes=nodes,
-        learners=None,
-        only=None,
-        until=None,
-        overrides=parse_settings(settings or []),
+    overrides = parse_settings(settings or [])
+    plans = tuple(
+        make_plan(
+            chosen[0],
+            protocol=name,
+            faults=faults,
+            nodes=nodes,
+            learners=None,
+            only=None,
+            until=None,
+            overrides=overrides,
+        )
+        for name in names
     )
-    place = out or f"out/sweep-{protocol}-{chosen[0]}-{chosen[-1]}.parquet"
-    check_place(place, overwrite=overwrite)
+    wanted = Sweep(plans, chosen.start, chosen.stop)
+    which = "all" if names == PROTOCOLS else "-".join(names)
+    place = out or f"out/sweep-{which}-{chosen[0]}-{chosen[-1]}.parquet"
+    check_place(place, wanted, overwrite=overwrite)
     check_master(master)
-    totals = run(plan, chosen, place, master=master, tasks=tasks)
-    tell(totals, place, json=json)
-    if totals.sum.violations:
+    page = report or page_beside(place)
+    found, compared = run(wanted, place, master=master, tasks=tasks, overwrite=overwrite)
+    write_page(page, wanted, found, compared)
+    tell(found, compared, place, page, json=json)
+    if any(totals.sum.violations for totals in found):
         raise typer.Exit(1)
+
+
+def chosen_protocols(protocol: str | None, protocols: str | None) -> tuple[str, ...]:
+    if (protocol is None) == (protocols is None):
+        raise WrongUsage("name one protocol, as in `quorate sweep raft`, or several with --protocols all")
+    if protocol is not None:
+        names = [protocol]
+    else:
+        assert protocols is not None
+        names = [name.strip() for name in protocols.split(",") if name.strip()]
+    if names == ["all"]:
+        return PROTOCOLS
+    for name in names:
+        if name not in PROTOCOLS:
+            raise no_such("protocol", name, PROTOCOLS)
+    if not names:
+        raise WrongUsage("--protocols names nothing; write all, or names with commas between")
+    return tuple(dict.fromkeys(names))
 
 
 def check_master(master: str) -> None:
@@ -102,40 +147,112 @@ def check_master(master: str) -> None:
         raise WrongUsage(f"--master {master!r}: write local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT")
 
 
-def check_place(place: str, *, overwrite: bool) -> None:
-    """Said before the long run, not after it."""
-    if is_local(place) and Path(place).exists() and not overwrite:
+def check_place(place: str, sweep: Sweep, *, overwrite: bool) -> None:
+    """Said before the long run, not after it. What the same sweep has left there is gone on with."""
+    from quorate.spark.sweep_parts import is_of
+
+    if is_local(place) and Path(place).exists() and not overwrite and not is_of(Path(place), sweep):
         raise WrongUsage(
-            f"{place!r} is there already; name another with --out, or replace it with --overwrite"
+            f"{place!r} is there already, and is of another sweep; name another with --out, or replace it "
+            f"with --overwrite"
         )
 
 
-def run(plan: Plan, seeds: range, place: str, *, master: str, tasks: int | None) -> Totals:
-    """Start Spark, run the seeds, sum them up."""
-    from quorate.cli.worlds import Totals, counted
+def is_local(place: str) -> bool:
+    return "://" not in place
+
+
+def page_beside(place: str) -> Path:
+    name = place.rstrip("/").removesuffix(".parquet")
+    return Path(f"{name}.html") if is_local(place) else Path(f"out/{name.rsplit('/', 1)[-1]}.html")
+
+
+# ---- running it ----
+
+
+def run(
+    sweep: Sweep, place: str, *, master: str, tasks: int | None, overwrite: bool
+) -> tuple[list[Totals], list[Compared]]:
+    """Start Spark, run what is not done yet, sum everything up."""
     from quorate.spark.java import NoJava
     from quorate.spark.session import NoSpark, local_session
 
-    totals = Totals(plan.protocol)
     began = monotonic()
     say.progress_line(f"Spark is starting ({master}): some seconds")
     try:
         with local_session("quorate sweep", master=master) as session:
-            from quorate.spark.sweep import SweepFailed, run_sweep, summarize, tasks_for
+            absolute = str(Path(place).absolute()) if is_local(place) else place
+            run_parts(session, sweep, absolute, tasks=tasks, overwrite=overwrite)
+            return added_up(session, sweep, absolute, monotonic() - began)
+    except (NoSpark, NoJava) as missing:
+        raise WrongUsage(str(missing)) from missing
 
+
+def added_up(
+    session: SparkSession, sweep: Sweep, place: str, taken_s: float
+) -> tuple[list[Totals], list[Compared]]:
+    """What came of each protocol, and how they compare."""
+    from quorate.cli.worlds import Totals
+    from quorate.spark.sweep import summarize
+    from quorate.spark.sweep_compare import compare
+
+    found = []
+    for plan in sweep.plans:
+        totals = Totals(plan.protocol)
+        count(totals, summarize(session, place, plan.protocol), taken_s)
+        found.append(totals)
+    return found, compare(session, place, tuple(plan.protocol for plan in sweep.plans))
+
+
+def run_parts(session: SparkSession, sweep: Sweep, place: str, *, tasks: int | None, overwrite: bool) -> None:
+    from quorate.cli.worlds import counted
+    from quorate.spark.sweep import SweepFailed, run_sweep, tasks_for
+    from quorate.spark.sweep_parts import Parts
+
+    parts = Parts(session, place)
+    parts.begin(sweep, overwrite=overwrite)
+    undone = parts.undone(sweep)
+    left = sum(len(seeds) for _, seeds in undone)
+    if left < sweep.worlds_count:
+        say.progress_line(
+            f"going on: {sweep.worlds_count - left:,} of {sweep.worlds_count:,} worlds are done"
+        )
+    with progress_of(sweep.worlds_count) as told:
+        done = sweep.worlds_count - left
+        told(done)
+        for plan, seeds in undone:
             tasks_count = min(tasks or tasks_for(seeds), len(seeds))
             say.progress_line(f"{in_words(plan, seeds)}, in {counted(tasks_count, 'task')}")
             try:
-                with appearing(place) as unfinished, progress_of(tasks_count, len(seeds)) as progress:
-                    run_sweep(
-                        session, plan, seeds, tasks_count=tasks_count, out=unfinished, progress=progress
-                    )
+                run_sweep(
+                    session,
+                    plan,
+                    seeds,
+                    tasks_count=tasks_count,
+                    out=parts.where(plan, seeds),
+                    progress=_worlds(told, done, len(seeds), tasks_count),
+                )
             except SweepFailed as failed:
+                _forget(place, parts.where(plan, seeds))
                 raise WrongUsage(f"{failed}; look at the master and at {place!r}") from failed
-            count(totals, summarize(session, place), monotonic() - began)
-    except (NoSpark, NoJava) as missing:
-        raise WrongUsage(str(missing)) from missing
-    return totals
+            except BaseException:
+                _forget(place, parts.where(plan, seeds))
+                raise
+            done += len(seeds)
+
+
+def _worlds(told: Told, done: int, worlds_count: int, tasks_count: int) -> Told:
+    """Spark tells of tasks; people are told of worlds. Tasks differ by one world at most."""
+    return lambda tasks: told(done + worlds_count * tasks // tasks_count)
+
+
+def _forget(place: str, part: str) -> None:
+    """What was not finished; and all of it, if nothing was."""
+    if not is_local(place):
+        return
+    shutil.rmtree(part, ignore_errors=True)
+    if not any(path.is_dir() for path in Path(place).iterdir()):
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def count(totals: Totals, result: SweepResult, taken_s: float) -> None:
@@ -154,88 +271,39 @@ def count(totals: Totals, result: SweepResult, taken_s: float) -> None:
     found.events_per_second = round(found.events / totals.taken, 1)
 
 
-def tell(totals: Totals, place: str, *, json: bool) -> None:
-    from quorate.cli.worlds import show, summary
+# ---- telling of it ----
+
+
+def write_page(page: Path, sweep: Sweep, found: list[Totals], compared: list[Compared]) -> None:
+    from quorate.cli.sweep_report import page_of
+
+    violations = [
+        (totals.sum.protocol, violation) for totals in found for violation in totals.finish().violations
+    ]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(page_of(sweep, violations, compared), encoding="utf-8")
+
+
+def tell(found: list[Totals], compared: list[Compared], place: str, page: Path, *, json: bool) -> None:
+    from quorate.cli.sweep_report import comparison
+    from quorate.cli.worlds import show, show_violations, summary
 
     if json:
-        say.print_json(totals.finish())
+        sums = [msgspec.to_builtins(totals.finish()) for totals in found]
+        for said, row in zip(sums, compared, strict=False):
+            said["compared"] = msgspec.to_builtins(row)
+        say.print_json(sums[0] if len(sums) == 1 else sums)
         return
     out = say.console()
-    show(totals, out)
+    if len(found) == 1:
+        show(found[0], out)
+    else:
+        violations = [violation for totals in found for violation in totals.finish().violations]
+        if violations:
+            show_violations(violations, out, shrunk=False)
+        names, rows = comparison(compared)
+        out.print(say.table("The same worlds", names, rows, right=range(1, len(names))))
     out.print(f"Every seed, one row each:  {place}", soft_wrap=True, markup=False)
-    out.print(f"[bold]{summary(totals)}[/bold]", soft_wrap=True)
-
-
-# ---- files that appear whole ----
-
-
-def is_local(place: str) -> bool:
-    return "://" not in place
-
-
-@contextmanager
-def appearing(place: str) -> Iterator[str]:
-    """Where to write; it takes its real name when all of it is there, and is removed if it never is.
-
-    A place on another system (s3://…) is written directly: there is no renaming there.
-    """
-    if not is_local(place):
-        yield place
-        return
-    final = Path(place).absolute()
-    unfinished = final.with_name(f".{final.name}.unfinished")
-    final.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        yield str(unfinished)
-        if final.is_dir():
-            shutil.rmtree(final)
-        else:
-            final.unlink(missing_ok=True)
-        unfinished.rename(final)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-# ---- progress ----
-
-
-@contextmanager
-def progress_of(tasks_count: int, worlds_count: int) -> Iterator[Callable[[int], None]]:
-    """Spark tells of tasks that are done; people are told of worlds. Tasks differ by one world at most."""
-    screen = say.console(stderr=True)
-    if not screen.is_terminal:
-        yield _Plain(tasks_count, worlds_count)
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} worlds"),
-        BarColumn(bar_width=30),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=screen, transient=True) as progress:
-        task = progress.add_task("sweep", total=worlds_count)
-        yield lambda done: progress.update(task, completed=worlds_count * done // tasks_count)
-
-
-class _Plain:
-    """A line now and then, where nobody's terminal shows it live."""
-
-    def __init__(self, tasks_count: int, worlds_count: int) -> None:
-        self._tasks_count = tasks_count
-        self._worlds_count = worlds_count
-        self._began = self._told = monotonic()
-
-    def __call__(self, done: int) -> None:
-        now = monotonic()
-        if now - self._told < PLAIN_EVERY_S or done == self._tasks_count:
-            return
-        self._told = now
-        left = (
-            f", {say.duration((now - self._began) / done * (self._tasks_count - done))} left" if done else ""
-        )
-        worlds = self._worlds_count * done // self._tasks_count
-        say.progress_line(
-            f"{done / self._tasks_count:4.0%}  {worlds:,} of {self._worlds_count:,} worlds{left}"
-        )
+    out.print(f"Pictures:  {page}", soft_wrap=True, markup=False)
+    for totals in found:
+        out.print(f"[bold]{summary(totals)}[/bold]", soft_wrap=True)

@@ -131,6 +131,8 @@ class Invariants:
         self.expired = [-1] * partitions_count
         """The last offset that somebody was told not to keep."""
         self.truncations = 0
+        self.truncated_count = 0
+        """Offsets that were cut, of all replicas together."""
         self.elections = 0
         self.room = room() if room is not None else None
         """The protocol's own invariants."""
@@ -342,6 +344,7 @@ class Invariants:
 
     def _cut(self, shadow: Shadow, replica: Any, effect: Cut) -> None:
         self.truncations += 1
+        self.truncated_count += max(0, shadow.head.offset - effect.to.offset)
         if shadow.role == "leader" and replica.role.name == "leader" and replica.epoch == shadow.epoch:
             raise Violated(
                 "leader-cut", f"{shadow.name} leads e{shadow.epoch} and cut its own log to {effect.to}"

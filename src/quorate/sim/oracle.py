@@ -137,6 +137,9 @@ class Oracle:
         """Up to where anybody has settled a partition."""
         self.is_void: Callable[[int, int], bool] = lambda partition, offset: False
         """Whether what is settled there was rolled back: nobody reads that, and a read goes on behind it."""
+        self.on_proposed: Callable[[Proposal], None] = lambda proposal: None
+        self.on_acknowledged: Callable[[Proposal], None] = lambda proposal: None
+        """Told of each proposal once, and once when it is acknowledged."""
         self.leases_hold = True
         """Clocks keep within the bounds that leases rely on."""
         self._stamps: list[list[tuple[int, int, int]]] = [[] for _ in range(partitions_count)]
@@ -169,6 +172,7 @@ class Oracle:
             body = payload[HEAD_BYTES:]
             assert body not in self._origins
             self._origins[body] = (proposal, index)
+        self.on_proposed(proposal)
         header = parse_batch_header(payloads[0])
         if header.producer_id >= 0:
             assert len(payloads) == 1
@@ -204,6 +208,7 @@ class Oracle:
         proposal.fate = Fate.ACKNOWLEDGED
         proposal.offset = offset
         self.acknowledged_count += 1
+        self.on_acknowledged(proposal)
         for payload, count in zip(proposal.payloads, proposal.counts, strict=True):
             self._place(proposal, payload[HEAD_BYTES:], offset, acknowledged=True)
             offset += count

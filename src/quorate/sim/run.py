@@ -28,6 +28,7 @@ from quorate.sim.happening import Happening
 from quorate.sim.healing import Healing
 from quorate.sim.invariants import Invariants
 from quorate.sim.isr_watcher import IsrWatcher
+from quorate.sim.measures import Measured, Measures
 from quorate.sim.operators import FIRST, Operators
 from quorate.sim.oracle import Oracle
 from quorate.sim.overseen import OVERSEEN
@@ -54,8 +55,6 @@ ROOMS: dict[str, Callable[[], Any]] = {
 }
 WITH_LEARNERS = ("raft", "confirm")
 """Elsewhere, whoever is not in an ensemble is told nothing."""
-
-
 WITH_TABLES = ("confirm",)
 """Elsewhere there are tables where somebody wants to see some."""
 
@@ -135,6 +134,8 @@ class Verdict(msgspec.Struct):
     undone: int = 0
     promotions: int = 0
     """Decisions, and what was taken back, where there are some: core/confirm/invariants.py."""
+    measured: Measured = Measured()
+    """What it cost and gave."""
     toll: Toll = msgspec.field(default_factory=Toll)
     violations: list[Violation] = []
     happenings: list[Happening] | None = None
@@ -216,6 +217,7 @@ class Run:
         self.invariants = Invariants(partitions_count, lambda: Rooms(room, others) if others else room)
         self.oracle = Oracle(partitions_count)
         self.world = World(setup, watch=self.invariants, trace=self.trace)
+        self.measures = Measures(self.world, self.oracle)
         self.world.on_applied = self.invariants.applied
         self.invariants.on_settled = self.oracle.settled
         self.oracle.settled_end = lambda partition: self.invariants.settled[partition].commit
@@ -298,6 +300,7 @@ class Run:
             operators=self.operators.lives_count if self.operators is not None else 0,
             reconfigurations=self.operators.reconfigurations_count if self.operators is not None else 0,
             **{name: getattr(self.room, name, 0) for name in IN_SYNC + DECIDED},
+            measured=self.measures.result(len(self.world.setup.shards)),
             toll=toll,
             violations=violations,
             happenings=self.trace.happenings if self.trace is not None else None,
@@ -316,6 +319,7 @@ class Run:
             self.upgrade.begin()
         self.world.run(until, STEPS_MAX)
         self.workload.close()
+        self.measures.healed(truncated=self.invariants.truncated_count)
         self.chaos.heal()
         healing = Healing(self.world, self.workload, self.oracle, self.invariants, self.chaos.steward)
         healing.starts = {number: entry.offset for number, (entry, _) in self.chaos.expiry.wanted.items()}

@@ -83,6 +83,8 @@ class World:
         self._applied: dict[tuple[int, int], EntryId] = {}
         self._numbers = {partition: number for number, partition in enumerate(self.partitions)}
         self._messages_count = 0
+        self.sent_bytes = 0
+        """Of entries and snapshots, in all messages that were sent."""
         self._receiving = 0
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._pushes = 0
@@ -360,6 +362,9 @@ class World:
         """A message begins its journey."""
         self._messages_count += 1
         number = self._messages_count
+        if parcel.frames:
+            self.sent_bytes += sum([frame.size for frame in parcel.frames])
+        self.sent_bytes += len(parcel.chunk)
         letter = Letter(number, source, target, parcel)
         trace = self.trace
         if trace is not None and parcel.partition is not None:
@@ -375,6 +380,10 @@ class World:
         for delay, copy in journeys:
             self._pushes += 1
             heappush(self._heap, (self.now + delay, self._pushes, self._deliver, copy))
+
+    @property
+    def messages_count(self) -> int:
+        return self._messages_count
 
     def lost(self, letter: Letter) -> None:
         partition = letter.parcel.partition

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pyspark import InheritableThread
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from quorate.sim.chaos import Toll
 from quorate.sim.run import DECIDED, IN_SYNC, OPERATED, Plan, Verdict, run_plan
@@ -36,6 +44,7 @@ NAME = "quorate-sweep"
 
 COUNTS = "events steps acknowledged reads elections truncations crashes partitions damaged".split()
 COUNTS += OPERATED + IN_SYNC + DECIDED
+MEASURED = "asked served messages sent_bytes truncated".split()
 TOLL_COUNTS = Toll.__struct_fields__
 SCHEMA = StructType(
     [
@@ -44,6 +53,9 @@ SCHEMA = StructType(
         StructField("faults", StringType()),
         StructField("nodes", IntegerType()),
         *(StructField(name, LongType()) for name in COUNTS),
+        *(StructField(name, LongType()) for name in MEASURED),
+        StructField("latencies", ArrayType(LongType())),
+        StructField("recovery_s", DoubleType()),
         StructField("virtual_seconds", DoubleType()),
         StructField("took_seconds", DoubleType()),
         *(StructField(f"thrown_{name}", LongType()) for name in TOLL_COUNTS),
@@ -112,6 +124,9 @@ def row_of(plan: Plan, verdict: Verdict) -> dict[str, Any]:
         "faults": ",".join(plan.faults) or "none",
         "nodes": plan.nodes,
         **{name: getattr(verdict, name) for name in COUNTS},
+        **{name: getattr(verdict.measured, name) for name in MEASURED},
+        "latencies": list(verdict.measured.latencies),
+        "recovery_s": verdict.measured.recovery_s,
         "virtual_seconds": verdict.seconds,
         **{f"thrown_{name}": getattr(verdict.toll, name) for name in TOLL_COUNTS},
         "invariant": found.invariant if found else None,
@@ -225,11 +240,13 @@ class SweepResult(NamedTuple):
     violations_count: int
 
 
-def summarize(session: SparkSession, out: str) -> SweepResult:
+def summarize(session: SparkSession, out: str, protocol: str | None = None) -> SweepResult:
     """Summed up where the rows are: only totals and violations come here."""
     from pyspark.sql import functions
 
     rows = session.read.parquet(out)
+    if protocol is not None:
+        rows = rows.where(functions.col("protocol") == protocol)
     names = [*COUNTS, *(f"thrown_{name}" for name in TOLL_COUNTS)]
     (total,) = rows.agg(
         functions.count("seed").alias("seeds"),

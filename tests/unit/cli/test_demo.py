@@ -74,7 +74,7 @@ def test_the_same_count_with_another_sum_does_not_hold(flow: Flow) -> None:
 
 def test_a_loss_is_what_the_summary_says_first(flow: Flow, capsys: pytest.CaptureFixture[str]) -> None:
     flow.counted["Oslo"] = Sum(7, 7)
-    sum_up(console(), flow, Totals("raft"), None, 1.0)
+    sum_up(console(), flow, [Totals("raft")], None, 1.0)
     said = capsys.readouterr().out.splitlines()
     assert "3 acknowledged events are lost, 0 are there twice" in said[1]
     assert any("was not caught" in line for line in said)

@@ -1,0 +1,94 @@
+"""A long sweep in parts, each a directory that is whole or not there: what is done stays done when it is killed.
+
+A part is some seeds of one protocol. Spark leaves a mark in its directory when all of it is written, on whatever
+file system; a part without the mark is run again, and takes its place. What the sweep is stands beside the parts:
+only the same sweep goes on with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from quorate.sim.run import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PART_SEEDS = 2000
+ABOUT = "_sweep.json"
+"""Spark passes over files that begin so."""
+DONE = "_SUCCESS"
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """All that decides what a sweep's rows are: a plan for each protocol, and the seeds."""
+
+    plans: tuple[Plan, ...]
+    first: int
+    end: int
+
+    @property
+    def seeds(self) -> range:
+        return range(self.first, self.end)
+
+    @property
+    def worlds_count(self) -> int:
+        return len(self.plans) * len(self.seeds)
+
+    def parts(self) -> Iterator[tuple[Plan, range]]:
+        """Seeds go before protocols: whenever it is stopped, the same worlds were seen by most."""
+        for first in range(self.first, self.end, PART_SEEDS):
+            for plan in self.plans:
+                yield plan, range(first, min(first + PART_SEEDS, self.end))
+
+
+def part_name(plan: Plan, seeds: range) -> str:
+    """As a directory's name that Spark takes for a column's value."""
+    return f"part={plan.protocol}-{seeds.start:09d}-{seeds.stop - 1:09d}"
+
+
+def is_of(place: Path, sweep: Sweep) -> bool:
+    """Whether what lies there was begun by the same sweep."""
+    try:
+        content = (place / ABOUT).read_bytes()
+        return msgspec.json.decode(content, type=Sweep) == sweep
+    except (OSError, msgspec.MsgspecError):
+        return False
+
+
+class Parts:
+    """The place of a sweep's rows, on any file system that Spark writes to."""
+
+    def __init__(self, session: SparkSession, place: str) -> None:
+        self.place = place
+        java: Any = session._jvm
+        self._path = java.org.apache.hadoop.fs.Path
+        self._files = self._path(place).getFileSystem(session._jsc.hadoopConfiguration())
+
+    def begin(self, sweep: Sweep, *, overwrite: bool) -> None:
+        if overwrite:
+            self._files.delete(self._path(self.place), True)
+        about = self._path(self.place, ABOUT)
+        if not self._files.exists(about):
+            stream = self._files.create(about, True)
+            try:
+                stream.write(bytearray(msgspec.json.encode(sweep)))
+            finally:
+                stream.close()
+
+    def where(self, plan: Plan, seeds: range) -> str:
+        return f"{self.place}/{part_name(plan, seeds)}"
+
+    def is_done(self, plan: Plan, seeds: range) -> bool:
+        return bool(self._files.exists(self._path(self.where(plan, seeds), DONE)))
+
+    def undone(self, sweep: Sweep) -> list[tuple[Plan, range]]:
+        return [(plan, seeds) for plan, seeds in sweep.parts() if not self.is_done(plan, seeds)]
+
+
+def plans_of(plan: Plan, protocols: Sequence[str]) -> tuple[Plan, ...]:
+    return tuple(msgspec.structs.replace(plan, protocol=protocol) for protocol in protocols)

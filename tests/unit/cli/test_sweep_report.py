@@ -1,0 +1,106 @@
+"""The page of a sweep: violations first, protocols side by side, nothing from elsewhere, and its numbers."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
+
+import pytest
+
+from quorate.cli.entry import run
+from quorate.cli.sweep_charts import Bar, bars, curves
+from quorate.cli.sweep_report import comparison, page_of
+from quorate.sim.measures import BUCKETS_COUNT, SHORTEST_S, bucket_of, upper_s
+from quorate.sim.run import Plan, Violation, run_seed
+
+pyspark = pytest.importorskip(
+    "pyspark", reason="rows of a sweep are read by Spark, which is not installed here"
+)
+
+from quorate.spark.sweep_compare import Compared  # noqa: E402
+from quorate.spark.sweep_parts import PART_SEEDS, Sweep, part_name, plans_of  # noqa: E402
+
+SWEEP = Sweep(plans_of(Plan(0), ("raft", "isr")), 0, 2 * PART_SEEDS + 1)
+
+
+def compared(protocol: str, *, quick: int, slow: int) -> Compared:
+    latencies = [0] * BUCKETS_COUNT
+    latencies[bucket_of(0.010)], latencies[bucket_of(2.0)] = quick, slow
+    committed = quick + slow
+    return Compared(
+        protocol, 10, 0, 7200.0, 200, 150, committed, tuple(latencies), 900, 90_000, 30, 0, 5, (0.1, 0.2, 0.4)
+    )
+
+
+def test_latencies_fall_into_buckets_that_a_fifth_tells_apart() -> None:
+    assert bucket_of(0.0) == 0
+    assert bucket_of(1e9) == BUCKETS_COUNT - 1
+    for seconds in (0.0001, 0.0003, 0.01, 0.5, 1.0, 9.0):
+        assert seconds <= upper_s(bucket_of(seconds)) * (1 + 1e-9)
+        assert upper_s(bucket_of(seconds)) <= max(seconds * 1.2, SHORTEST_S)
+    assert all(one < two for one, two in pairwise(map(upper_s, range(BUCKETS_COUNT))))
+
+
+def test_a_run_measures_what_it_cost_and_gave() -> None:
+    verdict = run_seed(3, protocol="raft", faults="none", overrides={"seconds": 2.0})
+    measured = verdict.measured
+    assert 0 < measured.served <= measured.asked
+    assert 0 < sum(measured.latencies) <= verdict.acknowledged
+    assert measured.messages > sum(measured.latencies)
+    assert measured.sent_bytes > 100 * sum(measured.latencies)
+    assert measured.recovery_s > 0
+    assert run_seed(3, protocol="raft", faults="none", overrides={"seconds": 2.0}).measured == measured
+
+
+def test_shares_of_latencies_are_read_from_buckets() -> None:
+    row = compared("raft", quick=98, slow=2)
+    assert row.latency_s(0.5) == pytest.approx(0.010, rel=0.2)
+    assert row.latency_s(0.99) == pytest.approx(2.0, rel=0.2)
+    assert (row.availability, row.messages_per_commit, row.bytes_per_commit) == (0.75, 9.0, 900.0)
+
+
+def test_violations_come_first_with_the_command_that_shows_them() -> None:
+    found = Violation(7, "log-matching", "<two> logs", "quorate sim isr --seed 7")
+    rows = [compared("raft", quick=98, slow=2), compared("isr", quick=50, slow=50)]
+    page = page_of(SWEEP, [("isr", found)], rows)
+    assert page.index("quorate sim isr --seed 7") < page.index("side by side")
+    assert "&lt;two&gt; logs" in page
+    assert "http" not in page
+    assert "Nothing was violated" in page_of(SWEEP, [], rows)
+    names, lines = comparison(rows)
+    assert names == ["", "raft", "isr"]
+    assert ["available", "75.00 %", "75.00 %"] in lines
+
+
+def test_pictures_are_whole_even_of_nothing() -> None:
+    for picture in (
+        bars([Bar("raft", 3.0, "3", "#000"), Bar("<isr>", 0.0, "0", "#111")]),
+        bars([]),
+        curves([("raft", "#000", [(0.0, 0.0), (1.0, 1.0)])], [(0.5, "10 ms")]),
+    ):
+        ElementTree.fromstring(picture)
+
+
+def test_parts_cover_every_seed_of_every_protocol_once() -> None:
+    parts = list(SWEEP.parts())
+    for plan in SWEEP.plans:
+        seeds = [seed for other, seeds in parts if other == plan for seed in seeds]
+        assert seeds == list(range(2 * PART_SEEDS + 1))
+    assert len({part_name(*part) for part in parts}) == len(parts) == 6
+    assert [plan.protocol for plan, _ in parts[:2]] == ["raft", "isr"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "name one protocol"),
+        (("raft", "--protocols", "all"), "name one protocol"),
+        (("--protocols", "raft,paxos"), "paxos"),
+        (("--protocols", ","), "names nothing"),
+    ],
+)
+def test_protocols_are_named_one_way(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["sweep", *words, "--seeds", "0:2"]) == 2
+    assert said in capsys.readouterr().err
