@@ -55,8 +55,7 @@ ROOMS: dict[str, Callable[[], Any]] = {
 }
 WITH_LEARNERS = ("raft", "confirm")
 """Elsewhere, whoever is not in an ensemble is told nothing."""
-WITH_TABLES = ("confirm",)
-"""Elsewhere there are tables where somebody wants to see some."""
+WITH_TABLES = ("confirm",)  # Elsewhere there are tables where somebody wants to see some.
 
 
 class Plan(msgspec.Struct, frozen=True):
