@@ -18,8 +18,8 @@ from quorate.cli.doctor_facts import (
 )
 from quorate.core.quorum import majority
 from quorate.machine.purpose import TOPIC
+from quorate.machine.turning import MIN_ISR, min_isr
 from quorate.node.metadata import REPLICAS_COUNT, REPLICAS_SETTING
-from quorate.node.overseers import MIN_ISR, min_isr
 from quorate.node.placement import rack_of
 from quorate.node.retention import (
     RETENTION_BYTES,

@@ -42,7 +42,7 @@ def describe(target: Target, servers: Servers = SERVERS, json: Json = False) -> 
         return
     columns = ["partition", "leader", "epoch", "copies", "learners", "to be", "settled", "behind"]
     rows = [_row(seen, topic, number) for number in numbers]
-    if topic.is_overseen:
+    if any(map(topic.is_overseen, numbers)):
         columns.append("stored")
         rows = [(*row, _stored(seen, topic, number)) for row, number in zip(rows, numbers, strict=True)]
     out = say.console()
@@ -98,7 +98,7 @@ def _row(seen: Found, topic: Topic, number: int) -> tuple[str, ...]:
         elif lag > 0 or missing:
             what = [f"{lag:,}"] * (lag > 0) + [missing] * bool(missing)
             late.append(f"node {node}: {', '.join(what)}")
-    copies = listed(nodes) if topic.is_overseen else nodes_of(leader.membership)
+    copies = listed(nodes) if topic.is_overseen(number) else nodes_of(leader.membership)
     learners = listed([member.node for member in leader.membership.learners])
     place = str(leader.me.node), str(leader.epoch), copies, learners
     return str(number), *place, to_be, f"{leader.commit:,}", ", ".join(late) or "nobody"

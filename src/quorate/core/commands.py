@@ -68,6 +68,23 @@ class JoinAgain(msgspec.Struct, frozen=True, gc=False):
     request: int
 
 
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """Take nothing more, settle what is there, and end the log's protocol with a Barrier (017). For the leader, in
+    every room. Answered when that is settled."""
+
+    request: int
+    at: int
+    """Names the turn; one that is not above the replica's generation is over."""
+
+
 Command = (
-    ChangeMembership | TransferLeadership | Promote | Demote | RollBack | SetReadOnly | CutLoose | JoinAgain
+    ChangeMembership
+    | TransferLeadership
+    | Promote
+    | Demote
+    | RollBack
+    | SetReadOnly
+    | CutLoose
+    | JoinAgain
+    | Turn
 )

@@ -171,12 +171,19 @@ class Rollback(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="r
     """A person ordered it, whatever a former leader may have confirmed."""
 
 
-Control = NoOp | Membership | Ceiling | Promote | Confirm | Rollback
+class Barrier(msgspec.Struct, frozen=True, gc=False, tag="barrier"):
+    """The end of one protocol: nothing above this entry is settled by it, and another begins there (017)."""
+
+    at: int
+    """Names the turn that it was written for: above the generation of every log that it is appended to."""
+
+
+Control = NoOp | Membership | Ceiling | Promote | Confirm | Rollback | Barrier
 """Control records known so far; transaction markers join them."""
 
-STICKY_CONTROLS: tuple[type, ...] = (Membership, Ceiling, Rollback)
+STICKY_CONTROLS: tuple[type, ...] = (Membership, Ceiling, Rollback, Barrier)
 """Controls that stay in force after they are settled, and so stay in a log's control index: until the next of
-their kind, but each Rollback for as long as its entry is kept."""
+their kind, but each Rollback for as long as its entry is kept, and each Barrier for good."""
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
@@ -185,14 +192,30 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     membership: Membership | None = None
     """None: the one that the replica was born with."""
     ceiling: int = 0
+    barrier: int | msgspec.UnsetType = msgspec.UNSET
+    """The turn that the newest Barrier is of; not written where there never was one, so that others are as ever."""
+    since: int | msgspec.UnsetType = msgspec.UNSET
+    """What `barrier` was when `membership` was said: a replica of a later generation does not go by it."""
 
     def after(self, control: Control) -> Standing:
         """What stands behind this control."""
         if type(control) is Membership:
-            return Standing(control, self.ceiling)
+            return Standing(control, self.ceiling, self.barrier, self.barrier)
         if type(control) is Ceiling:
-            return Standing(self.membership, control.upto)
+            return Standing(self.membership, control.upto, self.barrier, self.since)
+        if type(control) is Barrier:
+            return Standing(self.membership, self.ceiling, control.at, self.since)
         return self
+
+    @property
+    def turned(self) -> int:
+        """The turn that the newest Barrier is of; 0: there never was one."""
+        return 0 if self.barrier is msgspec.UNSET else self.barrier
+
+    def membership_of(self, generation: int) -> Membership | None:
+        """What goes by here for a replica of that generation; None: what it was born with."""
+        since = 0 if self.since is msgspec.UNSET else self.since
+        return self.membership if since >= generation else None
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
@@ -227,11 +250,11 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 def in_force(controls: Sequence[Header], *, settled: int) -> list[Header]:
     """Those among a log's controls that still mean something, where everything up to `settled` is settled.
 
-    Settled ones have done their work, but for the newest sticky one of each kind, and for every Rollback: that says
-    which records are void for as long as they are kept.
+    Settled ones have done their work, but for the newest sticky one of each kind, for every Rollback: that says
+    which records are void for as long as they are kept, and for every Barrier: it says whose the others are.
     """
     stand: dict[Any, Header] = {
-        header.offset if type(header.control) is Rollback else type(header.control): header
+        header.offset if type(header.control) in (Rollback, Barrier) else type(header.control): header
         for header in controls
         if header.last <= settled and isinstance(header.control, STICKY_CONTROLS)
     }

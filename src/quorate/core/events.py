@@ -36,6 +36,12 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
     """The newest intact snapshot. None though the log has a base: it was damaged, and a peer's is needed."""
     base_checksum: int = 0
     """Of the frame of the entry just below the log."""
+    generation: int = 0
+    """Which turn of the partition this replica is of: barriers up to that one are behind it."""
+    voids: bool = False
+    """The log was once of a protocol in which settled records may be void."""
+    begins: bool = False
+    """Its generation has just begun here: it has promised nobody anything in it."""
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):

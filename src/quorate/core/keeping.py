@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, ClassVar
 
+import msgspec
+
 from quorate.core import effects, events
 from quorate.core.effects import Effect
-from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span
+from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span, Standing
 from quorate.core.log import LogView
 from quorate.core.ordering import Ordering
 from quorate.core.repairing import (
@@ -30,6 +32,13 @@ from quorate.core.waiting import Waiting
 
 KEEP_ALL = 1 << 62
 """As `keep_behind`: this log is the data, and nothing of it goes because a snapshot covers it, but what expires."""
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """A Barrier in a log: which entry it is, and of which turn."""
+
+    entry: EntryId
+    at: int
 
 
 class Keeper:
@@ -63,6 +72,14 @@ class Keeper:
         self.staging: Staging | None = None
         self.peers: tuple[int, ...] = ()
         """The other nodes that hold this log."""
+        self.generation = 0
+        """The turn that this replica's protocol began with; 0: it never had another."""
+        self.voids = False
+        """Settled records of this log may be void."""
+        self.barrier: Ended | None = None
+        """Where this protocol ends, if that stands in the log."""
+        self.begun: int | None = -1
+        """The offset of the Barrier behind which this generation's own controls begin; None: it is not here yet."""
         self.waiting = Waiting(self)
         self.repairing = Repairing((), config.tuning.repair_retry_s)
         self.log: LogView
@@ -75,6 +92,10 @@ class Keeper:
         self._expired = NOWHERE, 0
         """The last entry that need not be kept, as far as is known here, and the checksum of its frame."""
         self._taking_snapshot = False
+        self._stood = Standing()
+        """What stood at the newest snapshot that was ever known here, and where that was: it may be lost."""
+        self._stood_at = -1
+        self._stood_last = NOWHERE
         self._effects: list[Effect] = []
 
     # --- the door ---
@@ -171,6 +192,27 @@ class Keeper:
 
     def have_snapshot(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self._stood, self._stood_at, self._stood_last = snapshot.standing, snapshot.last.offset, snapshot.last
+
+    # --- where a protocol ends ---
+
+    def _controls_changed(self) -> None:
+        self._look_for_barriers()
+        self.controls_changed()
+
+    def _look_for_barriers(self) -> None:
+        """A log that starts behind a Barrier has it from the snapshot, which ends there: nothing above counts."""
+        barriers = self.log.barriers()
+        if not barriers and not self._stood.turned:
+            self.barrier, self.begun = None, -1 if not self.generation else None
+            return
+        found = [Ended(header.id, at) for header, at in barriers]
+        if self._stood.turned and all(ended.at < self._stood.turned for ended in found):
+            found.append(Ended(self._stood_last, self._stood.turned))
+            found.sort(key=lambda ended: ended.at)
+        self.barrier = next((ended for ended in found if ended.at > self.generation), None)
+        mine = (ended.entry.offset for ended in found if ended.at >= self.generation)
+        self.begun = next(mine, None) if self.generation else -1
 
     # --- orders ---
 
@@ -201,7 +243,7 @@ class Keeper:
         self.ordering.appended(io, self.epoch, self.log.head)
         self.emit(effects.Append(io, headers))
         if len(self.log.controls) != controls_count:
-            self.controls_changed()
+            self._controls_changed()
 
     def cut(self, to: EntryId) -> None:
         assert to.offset >= self.commit, "what is settled is never cut"
@@ -209,7 +251,7 @@ class Keeper:
         self.log.cut(to)
         self.ordering.cut(to)
         self.emit(effects.Cut(self.ordering.issue(), to, aside))
-        self.controls_changed()
+        self._controls_changed()
         if aside:
             self.take_snapshot()
 
@@ -280,7 +322,9 @@ class Keeper:
     # --- what is settled ---
 
     def advance_commit(self, to: int) -> None:
-        """Commit never falls, and never passes the log's end."""
+        """Commit never falls, and passes neither the log's end nor a Barrier (017)."""
+        if self.barrier is not None:
+            to = min(to, self.barrier.entry.offset)
         if to <= self.commit:
             return
         assert to <= self.log.head.offset
@@ -288,7 +332,12 @@ class Keeper:
         self.publish()
 
     def publish(self) -> None:
-        """Machines and readers get what is settled and flushed here, so that no restart takes it back."""
+        """Machines and readers get what is settled and flushed here, so that no restart takes it back.
+
+        What cannot be read may hold a ROLLBACK of what can be: with damage, nothing more is decided then.
+        """
+        if self.voids and self.log.faulty:
+            return
         to = self.log.decided(min(self.commit, self.ordering.durable.offset))
         if to <= self.published:
             return
@@ -304,9 +353,15 @@ class Keeper:
             self._remove_expired()
 
     def verify(self, verified: EntryId, commit: int) -> None:
-        """Commit moves after the append, and only as far as the logs are known to agree (OR-9, OR-10)."""
+        """Commit moves after the append, and only as far as the logs are known to agree (OR-9, OR-10).
+
+        Where records may be void, the leader names a place that is decided by what it has sent up to there. If
+        damage ends the comparison before that, a ROLLBACK may be in what cannot be read: it settles nothing then.
+        """
         if verified.offset > self.verified.offset:
             self.verified = verified
+        if self.voids and commit > self.verified.offset:
+            return
         self.advance_commit(min(commit, self.verified.offset))
 
     def flushed_agreement(self) -> int:
@@ -326,6 +381,8 @@ class Keeper:
         """What the disk says, and the epoch that was saved."""
         self.log = LogView(recovered)
         self.ordering = Ordering(recovered.head)
+        self.generation = recovered.generation
+        self.voids = self.voids or recovered.voids
         # An entry's epoch was adopted before the entry was written, whatever became of the saved state.
         self.epoch = max(epoch, recovered.head.epoch)
         self.owed = owed
@@ -333,6 +390,7 @@ class Keeper:
         self._expired = recovered.base, recovered.base_checksum
         if recovered.snapshot is not None:
             self.have_snapshot(recovered.snapshot)
+        self._look_for_barriers()
 
     def _proposed(self, event: events.Proposed) -> None:
         self.role.proposed(event)
@@ -351,7 +409,7 @@ class Keeper:
             self.release(effect)
         while self._repairs and self._repairs[0][0] <= event.io:
             self.log.repaired(self._repairs.pop(0)[1])
-            self.controls_changed()
+            self._controls_changed()
         self.publish()
         if self.staging is not None and 0 < self.staging.install_io <= event.io:
             self._installed(self.staging)
@@ -369,7 +427,7 @@ class Keeper:
                 self.log.reach_back(staging.start)
         elif staging.start is None:
             self.log.remove_prefix(snapshot.last)
-        self.controls_changed()
+        self._controls_changed()
         self.role.installed(snapshot)
         self._remove_expired()
 
@@ -388,7 +446,7 @@ class Keeper:
             agreed, to = span.before, event.head
             self.log.fall_back(agreed, to)
             self.ordering.durable = to
-            self.controls_changed()
+            self._controls_changed()
         elif span is not None and to != span.last:
             # Nothing of it was handed out: give up the whole span, and owe it.
             agreed = to = span.before
@@ -398,7 +456,7 @@ class Keeper:
         self.commit = self.log.decided(min(self.commit, max(agreed.offset, self.published)))
         if self.log.head != to:
             self.log.cut(to)
-            self.controls_changed()
+            self._controls_changed()
         if self.verified.offset > agreed.offset:
             self.verified = agreed
         self.emit(effects.Cut(self.ordering.issue(), to))

@@ -10,9 +10,10 @@ from collections import deque
 from typing import Any
 
 from quorate.core import effects, events
+from quorate.core.commands import Turn
 from quorate.core.cursor import Cursor, Phase
 from quorate.core.effects import Outcome
-from quorate.core.entry import Control, Header, Kind, Member, NoOp
+from quorate.core.entry import Barrier, Control, Header, Kind, Member, NoOp
 from quorate.core.roles import Role
 
 
@@ -31,6 +32,12 @@ class Leading(Role):
         self._is_gathering = False
         """What was proposed is not sent yet: more of it is about to follow."""
         self._epoch_first = -1
+        self._settled_epoch = 0
+        """The newest epoch whose first entry is settled, or would be if no Barrier lay before it."""
+        self._turning = 0
+        """It was told to end its protocol, with that turn; 0: it was not."""
+        self._turners: list[int] = []
+        """Requests that wait for that."""
         self.entered_at: float = replica.now
 
     @property
@@ -40,18 +47,24 @@ class Leading(Role):
     @property
     def has_settled(self) -> bool:
         """Something of the own epoch is settled: nothing that was settled before is unknown here."""
-        return bool(self.replica.commit >= self._epoch_first)
+        replica = self.replica
+        return bool(replica.commit >= self._epoch_first or self._settled_epoch == replica.epoch)
 
     def leave(self) -> None:
         """Whoever still waits hears *unknown*: the next leader may commit the entries yet (rule 9)."""
         for _, _, request, _ in self._pending:
             self.replica.emit(effects.Reply(request, Outcome.UNKNOWN))
         self._pending.clear()
+        for request in self._turners:
+            self.replica.emit(effects.Reply(request, Outcome.UNKNOWN))
+        self._turners.clear()
 
     # --- what a room says ---
 
     def why_closed(self, event: events.Proposed) -> str:
         """Why this proposal is not taken just now; empty if it is."""
+        if self.is_ending:
+            return "its copies are about to agree in another way; try again"
         too_many = len(self._pending) >= self.replica.config.tuning.uncommitted_entries_max
         return "too much is unsettled" if too_many else ""
 
@@ -136,13 +149,67 @@ class Leading(Role):
     def settle(self, reached: int) -> None:
         """Everything up to there counts as settled: answer whoever waits for it."""
         replica = self.replica
+        if reached >= self._epoch_first:
+            self._settled_epoch = replica.epoch
         replica.advance_commit(reached)
-        while self._pending and self._pending[0][0] <= reached:
+        while self._pending and self._pending[0][0] <= replica.commit:
             _, first, request, timestamp = self._pending.popleft()
             settled = Outcome.SETTLED
             replica.emit(effects.Reply(request, settled, first, replica.epoch, timestamp=timestamp))
+        if self._turning:
+            self.go_on_turning()
+
+    # --- the end of a protocol ---
+
+    @property
+    def is_ending(self) -> bool:
+        """No proposals are taken any more: it was told so, or somebody who led before was (017)."""
+        return self._turning > 0 or self.replica.barrier is not None
+
+    def commanded(self, command: Any) -> None:
+        if not isinstance(command, Turn):
+            super().commanded(command)
+        elif command.at <= self.replica.generation:
+            why = "that turn is over"
+            self.replica.emit(
+                effects.Reply(command.request, Outcome.REFUSED, leader=self.replica.leader, why=why)
+            )
+        else:
+            self._turning = max(self._turning, command.at)
+            self._turners.append(command.request)
+            self.go_on_turning()
+
+    def go_on_turning(self) -> None:
+        """With nothing undecided, the Barrier is the last entry. When it is settled, whoever waits hears of it."""
+        replica = self.replica
+        if self._turning and replica.barrier is None and self.may_end():
+            header = Header(
+                replica.epoch, replica.log.head.offset + 1, kind=Kind.CONTROL, control=Barrier(self._turning)
+            )
+            replica.append((header,))
+            self.appended()
+        barrier = replica.barrier
+        if self._turners and barrier is not None and replica.commit >= barrier.entry.offset:
+            turners, self._turners = self._turners, []
+            for request in turners:
+                settled = Outcome.SETTLED
+                replica.emit(effects.Reply(request, settled, barrier.entry.offset, replica.epoch))
+
+    def may_end(self) -> bool:
+        """Nothing waits to be settled, nor is about to."""
+        return self.has_settled and bool(self.replica.commit == self.replica.log.head.offset)
+
+    def whole_at(self, offset: int) -> tuple[Member, ...]:
+        """Who is known to have flushed this log up to there; only those who may count."""
+        flushed = {**self._matched, self.replica.me: self.replica.durable.offset}
+        return tuple(sorted(member for member, reached in flushed.items() if reached >= offset))
 
     # --- streaming ---
+
+    def commit_for(self, end: int) -> int:
+        """What to call settled to a follower that will have everything up to `end`: see `LogView.decided`."""
+        replica = self.replica
+        return int(replica.log.decided(min(replica.commit, end)) if replica.voids else replica.commit)
 
     def stream(self, cursor: Cursor) -> None:
         replica = self.replica

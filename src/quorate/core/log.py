@@ -8,8 +8,9 @@ says what the log *will be*; `ordering.py` knows how much of it is durable.
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Any
 
-from quorate.core.entry import NOWHERE, STICKY_CONTROLS, EntryId, Header, Rollback, Span, in_force
+from quorate.core.entry import NOWHERE, STICKY_CONTROLS, Barrier, EntryId, Header, Rollback, Span, in_force
 from quorate.core.epochs import EpochIndex
 from quorate.core.events import Recovered
 
@@ -88,6 +89,10 @@ class LogView:
                 return header
         return None
 
+    def barriers(self) -> list[tuple[Header, int]]:
+        """Where protocols end in this log, and with which turns; oldest first."""
+        return [(header, header.control.at) for header in self.controls if type(header.control) is Barrier]
+
     def decided(self, offset: int) -> int:
         """The last position at or below `offset` that is not between a Rollback and what it takes back: up to
         there, what is settled is known to be valid or void (`confirm`; in every other log, `offset` itself)."""
@@ -147,6 +152,18 @@ class LogView:
             self.controls.pop()
         self.epochs.cut(to.offset)
         self.head = to
+
+    def cut_down(self, to: EntryId) -> dict[str, Any]:
+        """What a log like this one, cut there, is recovered as; this one stays as it is."""
+        kept = [header for header in self.window if header.last <= to.offset]
+        return {
+            "base": self.base,
+            "head": to,
+            "epochs": tuple(start for start in self.epochs.starts() if start[1] <= to.offset),
+            "headers": tuple(kept),
+            "controls": tuple(header for header in self.controls if header.last <= to.offset),
+            "faulty": tuple(span for span in self.faulty if span.last.offset <= to.offset),
+        }
 
     def settle(self, offset: int) -> None:
         """Controls that are settled have done their work, but for those that stay in force."""

@@ -5,6 +5,9 @@ by now. So it notes what is settled when a read arrives, and then asks who still
 begins after the read. When enough have answered that round (a majority, or everybody who may lead next: each room
 says), nobody else led when the read began, and the read may be answered. Reads that come while a round is open
 share the next one.
+
+With a Barrier in its log a leader answers none of them: those who follow it can be enough for its own protocol
+while others lead by the next (017). They wait until this one is over.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ class Reading:
         return bool(self._asked or self._next or self._early)
 
     def ask(self, event: events.ReadAsked) -> None:
-        if not self._leader.has_settled:
+        if not self._leader.has_settled or self._leader.replica.barrier is not None:
             self._early.append((self._leader.replica.now, event))
             return
         if self.is_known_to_lead(event):

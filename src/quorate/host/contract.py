@@ -11,7 +11,7 @@ from quorate import batch
 from quorate.core import confirm, coordinated, effects, events, isr, raft
 from quorate.core.entry import Flag, Header, Kind, Partition
 from quorate.host.detector import DetectorSettings
-from quorate.host.replicas import Hosted
+from quorate.host.replicas import UNDOING, Hosted
 from quorate.machine import CannotApply
 from quorate.machine.markers import Marker
 from quorate.machine.producers import Numbered
@@ -90,7 +90,7 @@ def headers_of(
         flags = Flag.TRANSACTIONAL if parsed.attributes & batch.TRANSACTIONAL else 0
         if judge is not None and parsed.offsets_count != 1:
             raise CannotApply(f"a transaction is one record, not {parsed.offsets_count}")
-        if (judge is None or judge.is_synchronous(payload)) and hosted.voids:
+        if (judge is None or judge.is_synchronous(payload)) and hosted.record.protocol == UNDOING:
             flags |= Flag.SYNCHRONOUS
         size = parsed.length + batch.LENGTH_EXCLUDES
         headers.append(Header(0, 0, parsed.last_offset_delta + 1, size, Kind.RECORDS, flags, parsed.crc))

@@ -30,9 +30,11 @@ from quorate.host.producing import Answer
 from quorate.host.replicas import Hosted, Reader, ReplicaRecord, as_recovered, decode_record, encode_record
 from quorate.host.sending import Sender
 from quorate.host.snapshots import Snapshots
+from quorate.host.turning import settled_only, turn
 from quorate.machine import CannotApply
 from quorate.machine.markers import Marker, marker_of
 from quorate.machine.producers import Numbered, numbered
+from quorate.machine.turning import Turned
 from quorate.storage.disk import Buffer, Disk
 from quorate.storage.frame import Frame
 from quorate.storage.store import Store
@@ -128,7 +130,7 @@ class Host:
             self.store.save_state(partition, 0, encode_record(record))
         else:
             self.store.create(partition, 0, encode_record(record))
-        self._start(partition, record)
+        self._start(partition, record, is_made=True)
         self._drain()
 
     def remove(self, now: float, partition: Partition) -> None:
@@ -136,31 +138,52 @@ class Host:
         self._now = now
         hosted = self.hosted.pop(partition)
         self._flushes.forget(partition)
-        hosted.gone = True
-        hosted.scheduled = None
-        if hosted.taking is not None:
-            hosted.taking.abort("the replica was removed")
+        hosted.end("the replica was removed")
         self.store.delete(partition)
-        for request, answer in hosted.answers.items():
-            answer(Reply(request, Outcome.UNKNOWN))
-        hosted.answers.clear()
-        for reader in hosted.readers:
-            reader.answer(Reply(reader.reply.request, Outcome.UNKNOWN))
-        hosted.readers.clear()
+        hosted.answer_all()
         self._watch_peers()
         self._drain()
 
-    def _start(self, partition: Partition, record: ReplicaRecord) -> None:
+    def turn(self, now: float, partition: Partition, turned: Turned, *, voters: tuple[Member, ...]) -> bool:
+        """Let this replica's protocol end, and that one begin above the barrier (017); False: not yet, ask again.
+
+        `voters` are those whose copies count then.
+        """
+        self._now = now
+        hosted = self.hosted[partition]
+        if hosted.record.turn >= turned.generation:
+            return True
+        start = turn(self.store, hosted, turned, voters)
+        if start is None:
+            return False
+        record, recovered = start
+        self._flushes.forget(partition)
+        hosted.end("another protocol has begun")
+        following = self._host(partition, record)
+        following.take_over(hosted)
+        hosted.answer_all()
+        self._tell(following, events.Started(recovered))
+        self._led(following)
+        self._drain()
+        return True
+
+    def _host(self, partition: Partition, record: ReplicaRecord) -> Hosted:
         tuning = self._settings.tuning(protocol=record.protocol, purpose=record.purpose)
-        hosted = Hosted(partition, record, tuning, self._rng)
-        self.hosted[partition] = hosted
+        hosted = self.hosted[partition] = Hosted(partition, record, tuning, self._rng)
+        return hosted
+
+    def _start(self, partition: Partition, record: ReplicaRecord, *, is_made: bool = False) -> None:
+        hosted = self._host(partition, record)
         log = self.store.recovered(partition)
         data = self.store.snapshot_now(partition)
         snapshot = None
         if data is not None:
             hosted.restore(data)
             snapshot = hosted.snapshot_of(len(data))
-        self._tell(hosted, events.Started(as_recovered(log, record, snapshot)))
+        recovered = as_recovered(log, record, snapshot)
+        if is_made and record.turn:
+            recovered = settled_only(self.store, partition, recovered)
+        self._tell(hosted, events.Started(recovered))
 
     # --- what comes in ---
 
@@ -172,7 +195,7 @@ class Host:
             return
         self._detector.heard(now, parcel.sender.node)
         hosted = self.hosted.get(parcel.partition)
-        if hosted is None:
+        if hosted is None or parcel.generation != hosted.record.turn:
             return
         message = unpacked(parcel)
         if message is None:

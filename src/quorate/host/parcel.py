@@ -33,6 +33,8 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
     version: int = FORMAT_VERSION
     to_overseer: bool = False
     """For whoever oversees the partition on that node, not for its replica there."""
+    generation: int = 0
+    """Of its sender's replica: whoever is of another one does not hear it (017)."""
 
 
 def packed(message: Any) -> Any:

@@ -53,6 +53,19 @@ class ReplicaRecord(msgspec.Struct, frozen=True, gc=False):
     preferred: int = 0
     quorums: Quorums | msgspec.UnsetType = msgspec.UNSET
     """At birth, `confirm` only; not written where they are majorities, so that other records are as ever."""
+    generation: int | msgspec.UnsetType = msgspec.UNSET
+    """The turn of its partition that it is of; not written where there was none."""
+    voids: bool | msgspec.UnsetType = msgspec.UNSET
+    """Its log was once of `confirm`, and is read with its rollbacks for good."""
+
+    @property
+    def turn(self) -> int:
+        return 0 if self.generation is msgspec.UNSET else self.generation
+
+    @property
+    def is_voiding(self) -> bool:
+        """Whether settled records may be void."""
+        return self.protocol == UNDOING or self.voids is True
 
     def config(self, tuning: Any) -> Any:
         """What the protocol's replica is told at birth. Those that are overseen know no peers (OX-1)."""
@@ -142,12 +155,11 @@ class Hosted:
         """Who judges batches with a producer id, where they are told apart."""
         self.judge = self.machine if isinstance(self.machine, Judging) else None
         """Who knows synchronous transactions from asynchronous ones, where there are such."""
-        self.voids = record.protocol == UNDOING
+        self.voids = record.is_voiding
         """Whether settled records may be void."""
         self.undo: Undoable | None = None
         """The machine, where it changes on append."""
-        if self.voids and isinstance(self.machine, Undoable):
-            self.undo = self.machine
+        self._choose_undo()
         self.appended = NOWHERE
         """The last entry that the machine has: appended or settled; `applied` where it changes on settle only."""
         self.applied = NOWHERE
@@ -182,6 +194,20 @@ class Hosted:
         """The replica has been told what is on the disk: before that it has no log."""
         self.gone = False
         """Removed: what still comes back for it is for nobody."""
+
+    def _choose_undo(self) -> None:
+        if self.record.protocol == UNDOING and isinstance(self.machine, Undoable):
+            self.undo = self.machine
+
+    def take_over(self, other: Hosted) -> None:
+        """This replica goes on with another's log, and so with what was built from it. Nothing is in doubt."""
+        self.tally, self.machine = other.tally, other.machine
+        self.desk = Desk(self.machine) if isinstance(self.machine, Producers) else None
+        self.judge = self.machine if isinstance(self.machine, Judging) else None
+        self._choose_undo()
+        self.applied = self.appended = other.applied
+        self.applied_checksum = other.applied_checksum
+        self.stands, self.standing = other.stands, other.standing
 
     @property
     def is_open(self) -> bool:
@@ -227,6 +253,22 @@ class Hosted:
                 reader.answer(Reply(reply.request, Outcome.TIMED_OUT, leader=reply.leader, why=why))
             else:
                 self.readers.append(reader)
+
+    def end(self, why: str) -> None:
+        """What still comes back for it is for nobody."""
+        self.gone = True
+        self.scheduled = None
+        if self.taking is not None:
+            self.taking.abort(why)
+
+    def answer_all(self) -> None:
+        """Whoever waits hears that nobody knows what became of it."""
+        answers, self.answers = self.answers, {}
+        for request, answer in answers.items():
+            answer(Reply(request, Outcome.UNKNOWN))
+        readers, self.readers = self.readers, []
+        for reader in readers:
+            reader.answer(Reply(reader.reply.request, Outcome.UNKNOWN))
 
     def deadline(self) -> float | None:
         """When something is to be done for it even if nothing happens."""
@@ -294,4 +336,6 @@ def as_recovered(log: RecoveredLog, record: ReplicaRecord, snapshot: Snapshot | 
         state=record.state,
         snapshot=snapshot,
         base_checksum=log.base_checksum,
+        generation=record.turn,
+        voids=record.is_voiding,
     )

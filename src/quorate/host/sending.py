@@ -43,7 +43,13 @@ class Sender:
         elif isinstance(message, CarriesChunk):
             self._send_with_chunk(hosted, effect, message)
         else:
-            self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message))
+            self._post(hosted, effect.to, message)
+
+    def _post(
+        self, hosted: Hosted, to: int, message: Any, frames: tuple[Frame, ...] = (), chunk: bytes = b""
+    ) -> None:
+        me, generation = hosted.record.me, hosted.record.turn
+        self._send(to, Parcel(hosted.partition, me, message, frames, chunk, generation=generation))
 
     def _send_with_frames(
         self, hosted: Hosted, effect: effects.Send, headers: tuple[Header, ...], context: Context
@@ -67,7 +73,7 @@ class Sender:
         # A log that was cut meanwhile no longer holds them: as if the message had been lost.
         if len(frames) == len(headers) and all(map(same_entry, frames, headers)):
             message = packed(effect.message)
-            self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, tuple(frames)))
+            self._post(hosted, effect.to, message, tuple(frames))
 
     def _read_on(
         self, hosted: Hosted, first: int, last: int, found: list[Frame], done: Callable[[Any], None]
@@ -90,7 +96,7 @@ class Sender:
             if is_paced:
                 self._pacer.spent(expected=message.length, bytes_count=len(chunk or b""))
             if chunk is not None and self._is_whole(hosted, message.snapshot, chunk, message.length):
-                self._send(effect.to, Parcel(hosted.partition, hosted.record.me, message, chunk=chunk))
+                self._post(hosted, effect.to, message, chunk=chunk)
 
         done = _once(hosted, effect, send)
         if done is None:

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from quorate.kafka.call import Call
 from quorate.kafka.settings import (
+    REPLICATION,
     SETTINGS,
     UNKNOWN,
     Refused,
@@ -29,7 +30,7 @@ from quorate.kafka.settings import (
 )
 from quorate.kafka.topics import NOT_REGISTERED
 from quorate.machine.metadata import Topic
-from quorate.node.metadata import NoMetadata, TooNew, UnknownTopic
+from quorate.node.metadata import BadChange, NoMetadata, TooNew, UnknownTopic
 from quorate.wire.messages import decode_request
 
 if TYPE_CHECKING:
@@ -139,12 +140,19 @@ async def _alter(broker: Broker, wanted: Any, meant: Meant, *, validate_only: bo
             return
         topic = _topic(broker, wanted)
         possible = check_altered(topic, altered)
-        if possible and not validate_only:
+        to = possible.pop(REPLICATION, None)
+        if validate_only:
+            return
+        if to is not None:  # That it is wanted is known then; it takes as long as it takes.
+            await broker.node.metadata.turn_topic(topic.id, to)
+        if possible:
             await broker.node.metadata.alter_topic(topic.id, possible)
     except UnknownTopic as error:
         raise Refused(ErrorCode.unknown_topic_or_partition, str(error)) from None
     except TooNew as error:
         raise Refused(ErrorCode.unsupported_version, str(error)) from None
+    except BadChange as error:
+        raise Refused(ErrorCode.invalid_config, str(error)) from None
     except NoMetadata as error:
         # Rule 9: it may have been done.
         raise Refused(ErrorCode.request_timed_out, str(error)) from None

@@ -14,7 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from quorate.core.entry import Partition
 from quorate.kafka.call import Call
-from quorate.machine.metadata import LetStart, Start
+from quorate.machine.changing import Start
+from quorate.machine.metadata import LetStart
 from quorate.machine.purpose import TOPIC
 from quorate.node.metadata import NoMetadata, TooNew
 from quorate.node.retention import start_before

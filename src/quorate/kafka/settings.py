@@ -33,6 +33,7 @@ from quorate.kafka.produce import (
 from quorate.machine.cluster import MOVING_RATE
 from quorate.machine.metadata import PARTITIONS_COUNT_MAX, REPLICATIONS, Metadata, Topic
 from quorate.machine.purpose import KIND, RECORDS, TABLES, TOPIC
+from quorate.machine.turning import MIN_ISR
 from quorate.node.homes import HOME_PARTITIONS_COUNT, HOME_SETTINGS
 from quorate.node.metadata import (
     PARTITIONS_COUNT,
@@ -40,7 +41,6 @@ from quorate.node.metadata import (
     REPLICAS_COUNT,
     REPLICAS_SETTING,
 )
-from quorate.node.overseers import MIN_ISR
 from quorate.node.retention import (
     OF_RECORDS,
     RETENTION_BYTES,
@@ -105,9 +105,7 @@ class Setting(NamedTuple):
 
 
 SETTINGS: dict[str, Setting] = {
-    REPLICATION: Setting(
-        Kind.STRING, "How its copies agree.", REPLICATION_DEFAULT, REPLICATIONS, is_settled=True
-    ),
+    REPLICATION: Setting(Kind.STRING, "How its copies agree.", REPLICATION_DEFAULT, REPLICATIONS),
     KIND: Setting(Kind.STRING, "What its log holds.", RECORDS, (RECORDS, TABLES), is_settled=True),
     SUBJECT: Setting(
         Kind.STRING, "The NATS subject whose messages it takes, too.", is_settled=True
@@ -259,14 +257,18 @@ def check_config(config: Mapping[str, str], copies: int, *, replication: str = R
 def check_altered(topic: Topic, altered: Mapping[str, str | None]) -> dict[str, str | None]:
     """What is to be altered of a topic that is there; None: let it be as by default. Raises Refused."""
     now, default, copies = values_of(topic), defaults_of(topic), min(map(len, topic.ensembles))
-    possible = {}
+    possible: dict[str, str | None] = {}
     for name, value in altered.items():
         setting = _setting(name)
         if value is not None:
             _check(setting, name, value, copies, topic.replication)
             if topic.purpose != TOPIC:
                 check_of_records(name)
-        if not is_settled(name, setting, topic):
+        if name == REPLICATION:
+            to = value or REPLICATION_DEFAULT
+            if to != (topic.turning.to if topic.turning is not None else topic.replication):
+                possible[name] = to
+        elif not is_settled(name, setting, topic):
             possible[name] = value
         elif (default.get(name) if value is None else value) != now.get(name):
             raise Refused(

@@ -20,6 +20,7 @@ LEVELS: dict[int, str] = {
         "topics of coordinated, isr and confirm, tables, altered topics, added partitions, retention, users, "
         "settings of the cluster, homes"
     ),
+    3: "topics whose copies come to agree in another way",
 }
 KNOWN_LEVEL = max(LEVELS)
 """What this code knows."""
@@ -41,6 +42,8 @@ COMMAND_LEVELS: dict[str, int] = {
     "remove user": 2,
     "alter cluster": 2,
     "set home": 2,
+    "turn topic": 3,
+    "note barrier": 3,
 }
 """The level that each command came with, by its tag. Only where everybody knows a level is it raised to that, so
 that the command itself needs none."""

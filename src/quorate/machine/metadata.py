@@ -13,7 +13,6 @@ import msgspec
 from quorate import batch
 from quorate.core.entry import (
     TOPIC_ID_BYTES,
-    EntryId,
     Header,
     Kind,
     Member,
@@ -21,7 +20,8 @@ from quorate.core.entry import (
     number_of,
     partition_of,
 )
-from quorate.machine import shards
+from quorate.machine import changing, shards, turning
+from quorate.machine.changing import Change, Start
 from quorate.machine.cluster import (
     COMMAND_LEVELS,
     FIRST_LEVEL,
@@ -34,6 +34,7 @@ from quorate.machine.cluster import (
     home_number,
 )
 from quorate.machine.purpose import HOMES, TABLES, TOPIC, purpose_of
+from quorate.machine.turning import Turned, Turning
 from quorate.machine.users import PutUser, RemoveUser, User, Users, change_users
 
 METADATA_TOPIC = bytes(15) + b"\1"
@@ -54,7 +55,7 @@ FIRST_INCARNATION = 1
 REPLACED_KEPT_MAX = 1000
 """Replaced incarnations that are remembered of each node, the newest."""
 
-REPLICATIONS: tuple[str, ...] = ("raft", "coordinated", "isr", "confirm")
+REPLICATIONS = turning.PROTOCOLS
 OVERSEEN = ("coordinated", "isr")
 """Those in which somebody outside says who leads, and keeps that in `shards`."""
 
@@ -91,27 +92,6 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
         return incarnation == self.incarnation and 0 not in (disk, self.disk) and disk != self.disk
 
 
-class Change(msgspec.Struct, frozen=True):
-    """A partition's copies are to be others than they are: what is wanted, until the group has got there."""
-
-    wanted: tuple[Member, ...]
-    """The preferred leader first."""
-    at: int
-    """The offset of the command that wanted it: no two changes are taken for each other."""
-    others: tuple[Member, ...] = ()
-    """Wanted by an earlier command that did not get there. Until this one does, they may count."""
-
-
-class Start(msgspec.Struct, frozen=True, gc=False):
-    """Where a partition's log may start: nothing up to this entry has to be kept any longer."""
-
-    entry: EntryId
-    checksum: int
-    """Of its frame. A copy that has to begin anew starts behind it, and knows what must follow."""
-    first: int
-    """The first offset that readers see; somebody may have wanted them to see less than is kept."""
-
-
 class Topic(msgspec.Struct, frozen=True):
     """One creation of a topic. `ensembles` has the replicas of each partition, the preferred leader first."""
 
@@ -126,6 +106,10 @@ class Topic(msgspec.Struct, frozen=True):
     """Where in the log the last change of each was wanted."""
     starts: dict[int, Start] = {}
     """Partitions of which not everything has to be kept any longer."""
+    turning: Turning | None = None
+    """Its copies are to agree in another way."""
+    turned: dict[int, Turned] = {}
+    """Partitions whose copies once agreed otherwise: how they do now, and since when."""
 
     @property
     def purpose(self) -> str:
@@ -141,9 +125,18 @@ class Topic(msgspec.Struct, frozen=True):
     def is_internal(self) -> bool:
         return self.purpose in HOMES
 
-    @property
-    def is_overseen(self) -> bool:
-        return self.replication in OVERSEEN
+    def protocol(self, number: int) -> str:
+        """How the copies of a partition agree."""
+        turned = self.turned.get(number)
+        return turned.protocol if turned is not None else self.replication
+
+    def is_overseen(self, number: int) -> bool:
+        return self.protocol(number) in OVERSEEN
+
+    def generation(self, number: int) -> int:
+        """The turn that its copies are of; 0: there was none."""
+        turned = self.turned.get(number)
+        return turned.generation if turned is not None else 0
 
     def partitions(self) -> list[Partition]:
         return [partition_of(self.id, number) for number in range(len(self.ensembles))]
@@ -248,6 +241,8 @@ Command = (
     | AlterTopic
     | AddPartitions
     | LetStart
+    | turning.TurnTopic
+    | turning.NoteBarrier
     | shards.WriteShard
     | PutUser
     | RemoveUser
@@ -433,8 +428,16 @@ class Metadata:
             return self._change(command, offset)
         if isinstance(command, NoteReached):
             return self._reached(command)
+        if isinstance(command, turning.TurnTopic):
+            return self._turn(command, offset)
+        if isinstance(command, turning.NoteBarrier):
+            return self._note_barrier(command, offset)
         if isinstance(command, shards.WriteShard):
-            if self.is_deleted(command.partition[:TOPIC_ID_BYTES]):
+            topic = self.by_id.get(command.partition[:TOPIC_ID_BYTES])
+            is_of = topic is None or turning.is_of(
+                topic.protocol(number_of(command.partition)), command.shard
+            )
+            if not is_of or self.is_deleted(command.partition[:TOPIC_ID_BYTES]):
                 return False
             return shards.write(self._state.shards, command, offset)
         if isinstance(command, ForgetNode):
@@ -496,7 +499,7 @@ class Metadata:
             return False
         if len(topic.id) != len(METADATA_TOPIC) or topic.id == METADATA_TOPIC:
             return False
-        self._put(msgspec.structs.replace(topic, changes={}, changed={}, starts={}))
+        self._put(msgspec.structs.replace(topic, changes={}, changed={}, starts={}, turning=None, turned={}))
         return True
 
     def _can_hold(self, ensembles: tuple[tuple[Member, ...], ...]) -> bool:
@@ -527,17 +530,9 @@ class Metadata:
 
     def _let_start(self, partition: Partition, start: Start) -> bool:
         topic, number = self.by_id.get(partition[:TOPIC_ID_BYTES]), number_of(partition)
-        if topic is None or topic.purpose != TOPIC or number >= len(topic.ensembles):
+        if topic is None or topic.is_tables or number >= len(topic.ensembles):
             return False
-        before = topic.starts.get(number)
-        if before is not None and before.entry.offset > start.entry.offset:
-            start = msgspec.structs.replace(before, first=max(before.first, start.first))
-        elif before is not None and before.first > start.first:
-            start = msgspec.structs.replace(start, first=before.first)
-        if start == before:
-            return False
-        self._put(msgspec.structs.replace(topic, starts={**topic.starts, number: start}))
-        return True
+        return self._put(changing.started(topic, number, start))
 
     def _change(self, command: ChangeEnsemble, offset: int) -> bool:
         topic, nodes = self.by_id.get(command.id), command.nodes
@@ -547,33 +542,38 @@ class Metadata:
             return False
         if command.seen is not None and topic.changed.get(command.partition, -1) > command.seen:
             return False
-        settled, change = topic.ensembles[command.partition], topic.changes.get(command.partition)
-        present = {
-            member.node: member
-            for member in reversed(topic.holders(command.partition))
-            if self.is_of_this_life(member)
-        }
-        wanted = tuple(present.get(node) or Member(node, offset) for node in nodes)
-        if wanted == (settled if change is None else change.wanted):
+        if topic.turning is not None:
             return False
-        topic = msgspec.structs.replace(topic, changed={**topic.changed, command.partition: offset})
-        if change is None and set(wanted) == set(settled):  # Only another one is preferred.
-            self._put(_with(topic, command.partition, wanted, None))
-            return True
-        others = set(topic.holders(command.partition)).difference(settled, wanted)
-        self._put(_with(topic, command.partition, settled, Change(wanted, offset, tuple(sorted(others)))))
-        return True
+        present = [member for member in topic.holders(command.partition) if self.is_of_this_life(member)]
+        return self._put(changing.wanted(topic, command.partition, nodes, present, offset))
 
     def _reached(self, command: NoteReached) -> bool:
         topic = self.by_id.get(command.id)
-        change = None if topic is None else topic.changes.get(command.partition)
-        if topic is None or change is None or change.at != command.at:
+        return topic is not None and self._put(changing.reached(topic, command.partition, command.at))
+
+    def _turn(self, command: turning.TurnTopic, offset: int) -> bool:
+        topic = self.by_id.get(command.id)
+        return topic is not None and self._put(turning.wanted(topic, command, offset))
+
+    def _note_barrier(self, command: turning.NoteBarrier, offset: int) -> bool:
+        topic, stored = self.by_id.get(command.partition[:TOPIC_ID_BYTES]), self.shard(command.partition)
+        turned = None if topic is None else turning.noted(topic, command, stored)
+        if turned is None:
             return False
-        self._put(_with(topic, command.partition, change.wanted, None))
+        topic, state = turned
+        self._put(topic)
+        self._state.shards.pop(command.partition, None)
+        if (
+            state is not None
+        ):  # A version that no earlier generation had: there are fewer writes than commands.
+            self._state.shards[command.partition] = shards.Stored(offset, offset, state)
         return True
 
-    def _put(self, topic: Topic) -> None:
-        self._state.topics[topic.name] = self.by_id[topic.id] = topic
+    def _put(self, topic: Topic | None) -> bool:
+        """Let that be the topic; False: nothing is to change."""
+        if topic is not None:
+            self._state.topics[topic.name] = self.by_id[topic.id] = topic
+        return topic is not None
 
     def _delete(self, topic_id: bytes) -> bool:
         topic = self.by_id.get(topic_id)
@@ -588,12 +588,3 @@ class Metadata:
         if len(state.deleted) > DELETED_KEPT_MAX:
             del state.deleted[next(iter(state.deleted))]
         return True
-
-
-def _with(topic: Topic, number: int, ensemble: tuple[Member, ...], change: Change | None) -> Topic:
-    """A topic with this for one of its partitions."""
-    ensembles = (*topic.ensembles[:number], ensemble, *topic.ensembles[number + 1 :])
-    changes = {**topic.changes, number: change} if change is not None else dict(topic.changes)
-    if change is None:
-        changes.pop(number, None)
-    return msgspec.structs.replace(topic, ensembles=ensembles, changes=changes)

@@ -90,6 +90,7 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     chunk_bytes: int = 0
     chunk_checksum: int = 0
     to_overseer: bool = False
+    generation: int = 0
 
 
 _BETWEEN_NODES = frozenset((Ping, Leads))
@@ -139,6 +140,7 @@ def encode_parcel(parcel: Parcel) -> tuple[list[Buffer], int]:
         len(chunk),
         checksum,
         parcel.to_overseer,
+        parcel.generation,
     )
     front = seal(_encode(envelope), attachment_bytes)
     bytes_count = len(front) + attachment_bytes
@@ -155,19 +157,27 @@ def decode_parcel(letter: Buffer) -> Parcel:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadLetter(f"no parcel: {error}") from error
     _check(envelope)
-    partition, to_overseer = envelope.partition, envelope.to_overseer
+    partition, to_overseer, generation = envelope.partition, envelope.to_overseer, envelope.generation
     sender = Member(envelope.node, envelope.incarnation)
     chunk_bytes = envelope.chunk_bytes
     if chunk_bytes:
         if chunk_bytes != len(attachment) or crc32(attachment) != envelope.chunk_checksum:
             raise BadLetter("a snapshot's chunk is not the one that was announced")
         return Parcel(
-            partition, sender, envelope.message, (), bytes(attachment), envelope.version, to_overseer
+            partition,
+            sender,
+            envelope.message,
+            (),
+            bytes(attachment),
+            envelope.version,
+            to_overseer,
+            generation,
         )
     frames: tuple[Frame, ...] = ()
     if attachment or envelope.frames_count:
         frames = _parse_frames(attachment, envelope.frames_count, partition)
-    return Parcel(partition, sender, envelope.message, frames, b"", envelope.version, to_overseer)
+    version = envelope.version
+    return Parcel(partition, sender, envelope.message, frames, b"", version, to_overseer, generation)
 
 
 def _check(envelope: _Envelope) -> None:

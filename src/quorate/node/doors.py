@@ -278,8 +278,8 @@ class Door(Letters):
             {
                 partition: stored
                 for topic in topics
-                for partition in (topic.partitions() if topic.is_overseen else ())
-                if (stored := image.shard(partition)) is not None
+                for number, partition in enumerate(topic.partitions())
+                if topic.is_overseen(number) and (stored := image.shard(partition)) is not None
             },
             tuple(sorted(image.users)),
             image.cluster,

@@ -27,7 +27,8 @@ import msgspec
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member, Membership, Partition, partition_of
 from quorate.host import Hosted
-from quorate.machine.metadata import ADDED_MAX, METADATA, Change, NoteReached, Topic
+from quorate.machine.changing import Change
+from quorate.machine.metadata import ADDED_MAX, METADATA, NoteReached, Topic
 from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata
 from quorate.node.moves import Rest, next_step
@@ -81,7 +82,7 @@ class Ensembles:
             for number, change in topic.changes.items():
                 partition = partition_of(topic.id, number)
                 changing[partition] = None
-                if topic.is_overseen:
+                if topic.is_overseen(number):
                     if self._oversee(partition, change, topic.ensembles[number], now):
                         reached.append(NoteReached(topic.id, number, change.at))
                 elif not node.is_leader(partition):

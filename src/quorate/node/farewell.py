@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import TOPIC_ID_BYTES, Partition
+from quorate.core.entry import TOPIC_ID_BYTES, Partition, number_of
 from quorate.core.raft.leader import Leader
 from quorate.host import Hosted
 from quorate.machine.metadata import METADATA
@@ -89,7 +89,7 @@ def _is_overseen(node: Node, partition: Partition) -> bool:
     if not node.config.voters or not node.is_leader(partition):
         return False
     topic = node.metadata.image.by_id.get(partition[:TOPIC_ID_BYTES])
-    return topic is not None and topic.is_overseen
+    return topic is not None and topic.is_overseen(number_of(partition))
 
 
 def heir(node: Node, hosted: Hosted) -> int:

@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from quorate.core.entry import TOPIC_ID_BYTES
 from quorate.host import ReplicaRecord
 from quorate.host.replicas import MACHINES, PROTOCOLS
@@ -66,7 +68,8 @@ class Following:
 
     def _follow_topic(self, topic: Topic) -> None:
         node = self._node
-        for what, known in ((topic.replication, PROTOCOLS), (topic.purpose, MACHINES)):
+        protocols = {topic.replication, *map(topic.protocol, topic.turned)}
+        for what, known in (*((each, PROTOCOLS) for each in protocols), (topic.purpose, MACHINES)):
             if what not in known:  # A newer node made it; this one can only leave it alone.
                 node.log(f"topic {topic.name}: {what} is not built here; not held")
                 return
@@ -79,8 +82,15 @@ class Following:
             if hosted is None and mine and node.metadata.image.is_of_this_life(mine[0]):
                 ensemble = topic.ensembles[number]
                 voters, preferred = tuple(sorted(ensemble)), ensemble[0].node
+                turned = topic.turned.get(number)
                 record = ReplicaRecord(
-                    topic.replication, mine[0], voters, purpose=topic.purpose, preferred=preferred
+                    topic.protocol(number),
+                    mine[0],
+                    voters,
+                    purpose=topic.purpose,
+                    preferred=preferred,
+                    generation=UNSET if turned is None else turned.generation,
+                    voids=UNSET if turned is None or not turned.voids else True,
                 )
                 node.host.add(time.monotonic(), partition, record)
             if partition in node.host.hosted:

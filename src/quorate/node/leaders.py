@@ -101,7 +101,7 @@ class Leaders:
                 partition_of(topic.id, number)
                 for topic in image.topics.values()
                 for number, ensemble in enumerate(topic.ensembles)
-                if topic.is_overseen or sum(map(image.is_of_this_life, ensemble)) < len(image.nodes)
+                if topic.is_overseen(number) or sum(map(image.is_of_this_life, ensemble)) < len(image.nodes)
             ]
         if self._is_stale:
             hosted = self._node.host.hosted

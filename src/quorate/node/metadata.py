@@ -34,6 +34,7 @@ from quorate.machine.metadata import (
     command_batch,
     level_of,
 )
+from quorate.machine.turning import TurnTopic
 from quorate.node.client import BadRequest, Client, NotDone, NotWritten, OutcomeUnknown, Unreachable
 from quorate.node.config import Address
 from quorate.node.logs import WARNING
@@ -433,6 +434,11 @@ class MetadataClient:
                 raise BadChange(no_such_node(node, image))
         if len(set(nodes)) < len(nodes):
             raise BadChange("a node is named twice; one copy on each")
+        if topic.turning is not None:
+            raise BadChange(
+                f"the copies of {topic.name} are about to agree by {topic.turning.to}, and stay where they are "
+                f"meanwhile; `quorate topic describe {topic.name}` says how far that is"
+            )
         await self.command(ChangeEnsemble(topic_id, number, tuple(nodes), seen))
         changed = self.image.by_id.get(topic_id)
         if changed is None:
@@ -441,6 +447,31 @@ class MetadataClient:
             raise BadChange(
                 f"partition {number} of {topic.name} was changed by somebody else at the same time"
             )
+
+    async def turn_topic(self, topic_id: bytes, to: str, *, seen: int | None = None) -> Topic:
+        """Let the copies of a topic agree like that; it is known to be wanted when this returns.
+
+        With `seen`, only if nobody has wanted another turn since the image had that version.
+        Raises UnknownTopic, BadChange, NoMetadata.
+        """
+        if topic_id not in self.image.by_id:
+            await self.catch_up()  # It may have come about just now, elsewhere.
+        topic = self.image.by_id.get(topic_id)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic with id {topic_id.hex()}")
+        if to not in REPLICATIONS:
+            raise BadChange(f"quorate.replication={to} is unknown; there are: {', '.join(REPLICATIONS)}")
+        if topic.changes:
+            raise BadChange(
+                f"copies of {topic.name} are on their way to other nodes; wait until they are there, or call it off"
+            )
+        await self.command(TurnTopic(topic_id, to, seen))
+        turned = self.image.by_id.get(topic_id)
+        if turned is None:
+            raise UnknownTopic(f"topic {topic.name} has been deleted meanwhile")
+        if to != (turned.turning.to if turned.turning is not None else turned.replication):
+            raise BadChange(f"topic {topic.name} was changed by somebody else at the same time; look again")
+        return turned
 
     async def move_leader(self, partition: Partition, *, timeout_s: float) -> bool:
         """Let somebody else lead a partition that is overseen; whether that is so."""

@@ -51,6 +51,7 @@ from quorate.node.scrubber import Scrubber
 from quorate.node.statuses import status_of
 from quorate.node.tls import Security
 from quorate.node.transactions import Coordinating
+from quorate.node.turning import Turning
 from quorate.node.unwanted import Unwanted
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
@@ -121,7 +122,6 @@ class Node(Speaker):
             tls=self.security.to_nodes,
         )
         self._leaders = Leaders(self)
-        self._ensembles = Ensembles(self)
         self.overseers = Overseers(self, self._rng)
         self.homes = Homes(self)
         self.following = Following(self)
@@ -202,12 +202,9 @@ class Node(Speaker):
                 running.append(tasks.create_task(Scrubber(self).run(), name="scrubber"))
                 running.append(tasks.create_task(self.unsettled.run(), name="unsettled"))
                 if self.config.voters:
-                    running.append(tasks.create_task(self.metadata.run(), name="metadata"))
-                    running.append(tasks.create_task(self._leaders.run(), name="leaders"))
-                    running.append(tasks.create_task(self._ensembles.run(), name="ensembles"))
-                    running.append(tasks.create_task(self.overseers.run(), name="overseers"))
-                    running.append(tasks.create_task(self._retention.run(), name="retention"))
-                    running.append(tasks.create_task(Coordinating(self).run(), name="transactions"))
+                    works = (self.metadata, self._leaders, Ensembles(self), Turning(self), self.overseers)
+                    more = (*works, self._retention, Coordinating(self))
+                    running += [tasks.create_task(work.run(), name=type(work).__name__) for work in more]
                     running.append(tasks.create_task(make_way(self), name="making way"))
                 await self._stopped.wait()
                 for task in running:

@@ -15,7 +15,7 @@ import msgspec
 from quorate.core import isr
 from quorate.core.coordinated import orders as operator
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import TOPIC_ID_BYTES, Member, Membership, Partition, Wanted
+from quorate.core.entry import TOPIC_ID_BYTES, Member, Membership, Partition, Wanted, number_of
 from quorate.core.events import ReadLevel
 from quorate.core.isr import orders as controller
 from quorate.machine import shards
@@ -49,7 +49,7 @@ def read(node: Node, request: Read, answer: Answer) -> None:
 def transfer(node: Node, request: Transfer, answer: Answer) -> None:
     partition = Partition(request.partition)
     topic = node.metadata.image.by_id.get(partition[:TOPIC_ID_BYTES]) if node.config.voters else None
-    if topic is not None and topic.is_overseen:
+    if topic is not None and topic.is_overseen(number_of(partition)):
         _move_leader(node, partition, request.to, answer)
     elif not node.is_leader(partition):
         answer(_elsewhere(node, partition))

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 from quorate.core import coordinated, events, isr
 from quorate.core.effects import Outcome, Reply, Send
-from quorate.core.entry import NOWHERE, TOPIC_ID_BYTES, Member, Partition, partition_of
+from quorate.core.entry import NOWHERE, TOPIC_ID_BYTES, Member, Partition, number_of, partition_of
 from quorate.core.events import Recovered, Started
 from quorate.core.metadata import ReadShard, ShardRead, WriteShard
 from quorate.host import Parcel
 from quorate.machine.metadata import METADATA, Topic
+from quorate.machine.turning import min_isr
 from quorate.node.stores import Heard, MetadataStore, Store
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
 
-MIN_ISR = "min.insync.replicas"
 STEADY = coordinated.Status.STEADY
 NOTHING_KEPT = Started(Recovered(base=NOWHERE, head=NOWHERE, epochs=()))
 LOOK_EVERY_S = 0.5
@@ -46,10 +46,11 @@ Answer = Callable[[Reply], None]
 class Overseen:
     """One partition, and whoever oversees it."""
 
-    __slots__ = ("answers", "gone", "overseer", "partition", "scheduled", "topic")
+    __slots__ = ("answers", "generation", "gone", "overseer", "partition", "scheduled", "topic")
 
     def __init__(self, partition: Partition, overseer: Any, topic: Topic) -> None:
         self.partition = partition
+        self.generation = topic.generation(number_of(partition))
         self.overseer = overseer
         self.topic = topic
         self.answers: dict[int, Answer] = {}
@@ -89,7 +90,7 @@ class Overseers:
         """A replica answers, or asks."""
         assert parcel.partition is not None
         overseen = self._overseen.get(parcel.partition)
-        if overseen is not None:
+        if overseen is not None and parcel.generation == overseen.generation:
             self._put(overseen, events.Received(parcel.sender, parcel.message))
 
     def suspect(self, peer: int) -> None:
@@ -174,7 +175,8 @@ class Overseers:
         for effect in overseen.overseer.step(now, event):
             if isinstance(effect, Send):
                 me = Member(-self._node.id, self._life)
-                self._node.send_in_turn(effect.to, Parcel(overseen.partition, me, effect.message))
+                parcel = Parcel(overseen.partition, me, effect.message, generation=overseen.generation)
+                self._node.send_in_turn(effect.to, parcel)
             elif isinstance(effect, Reply):
                 overseen.answers.pop(effect.request)(effect)
             else:
@@ -211,11 +213,12 @@ class Overseers:
             return
         self._followed = image.version
         for overseen in tuple(self._overseen.values()):
-            if overseen.partition[:TOPIC_ID_BYTES] not in image.by_id:
+            topic = image.by_id.get(overseen.partition[:TOPIC_ID_BYTES])
+            if topic is None or topic.generation(number_of(overseen.partition)) != overseen.generation:
                 self._let_go(overseen)
         for topic in image.topics.values():
-            if topic.is_overseen:
-                for number in range(len(topic.ensembles)):
+            for number in range(len(topic.ensembles)):
+                if topic.is_overseen(number):
                     self._oversee(topic, number)
 
     def _oversee(self, topic: Topic, number: int) -> None:
@@ -228,7 +231,7 @@ class Overseers:
 
     def _make(self, topic: Topic, number: int) -> Any:
         ensemble = tuple(sorted(topic.ensembles[number]))
-        if topic.replication == "isr":
+        if topic.protocol(number) == "isr":
             birth = isr.Birth(ensemble, min_isr(topic, number), leader=topic.ensembles[number][0])
             return isr.Controller(isr.ControllerTuning(watch_s=WATCH_S), self._rng, birth=birth)
         newborn = coordinated.Shard(0, coordinated.Status.ELECTION, ensemble)
@@ -259,10 +262,3 @@ class Overseers:
             leader = self._should_lead(overseen)
             if leader in self._node.links.ended:  # That was said before anybody here oversaw it, perhaps.
                 self._put(overseen, events.Suspected(leader, ended=True))
-
-
-def min_isr(topic: Topic, number: int) -> int:
-    """How many must be in sync for anything to be settled: a majority, unless the topic says otherwise."""
-    copies_count = len(topic.ensembles[number])
-    asked = topic.config.get(MIN_ISR)
-    return min(int(asked), copies_count) if asked is not None else copies_count // 2 + 1

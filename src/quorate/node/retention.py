@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quorate.core.entry import TOPIC_ID_BYTES, Partition, number_of, partition_of
-from quorate.machine.metadata import LetStart, Start, Topic
+from quorate.machine.changing import Start
+from quorate.machine.metadata import LetStart, Topic
 from quorate.machine.purpose import TOPIC
 from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata, TooNew

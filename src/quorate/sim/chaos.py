@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -61,17 +62,21 @@ class Chaos:
         faults: Sequence[Fault],
         invariants: Invariants | None = None,
         operators: Operators | None = None,
+        steward: Any = None,
     ) -> None:
+        """`steward`: whoever commands this world, if that is not as usual for its protocol."""
         self.world = world
         self.faults = faults
         self.invariants = invariants
         self.toll = Toll()
         self.harm = Harm(world, self.toll, invariants)
         self.expiry = Expiry(world)
-        self.steward: Steward | Planner
-        if operators is None:
-            steward = ConfirmSteward if world.setup.protocol == "confirm" else Steward
-            self.steward = steward(world, self.toll, invariants)
+        self.steward: Any
+        if steward is not None:
+            self.steward = steward
+        elif operators is None:
+            kind = ConfirmSteward if world.setup.protocol == "confirm" else Steward
+            self.steward = kind(world, self.toll, invariants)
         else:
             planner = IsrPlanner if world.setup.protocol == "isr" else Planner
             self.steward = planner(operators, self.toll, invariants)

@@ -438,6 +438,15 @@ class Invariants:
             last = EntryId(entry[0], entry[1])
         return found[::-1]
 
+    def seed(self, partition: int, last: EntryId, before: Invariants, born: Membership) -> None:
+        """This account goes on behind an entry that another one knows; who counts is said anew (generations.py)."""
+        known = self._entries[partition]
+        while last.offset >= 0:
+            entry = known[last.epoch, last.offset] = before._entries[partition][last.epoch, last.offset]
+            self._memberships[partition][last] = (born, NOWHERE)
+            last = EntryId(entry[0], entry[1])
+        self._born[partition] = born
+
     def membership(self, partition: int, offset: int | None = None) -> Membership:
         """What the settled log says at an offset, or at its end."""
         epochs = self.settled[partition].epochs

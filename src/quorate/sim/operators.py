@@ -8,6 +8,7 @@ knows more than the nodes, or the nodes more than the store.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from quorate.core import events
@@ -33,13 +34,25 @@ Answer = Callable[[Reply], None]
 class Process:
     """One operator process, if it runs."""
 
-    __slots__ = ("answers", "down_until", "fuse", "lives", "number", "operators", "paused_until", "wake_at")
+    __slots__ = (
+        "answers",
+        "down_until",
+        "fuse",
+        "generations",
+        "lives",
+        "number",
+        "operators",
+        "paused_until",
+        "wake_at",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.lives = 0
         self.operators: list[Any] = []
         """One per shard; none while it is down."""
+        self.generations: dict[int, int] = {}
+        """Of its shards: whose replicas it speaks to, where they have turned (generations.py)."""
         self.answers: dict[tuple[int, int], Answer] = {}
         """By shard and request: who waits for what was ordered."""
         self.fuse: int | None = None
@@ -69,6 +82,12 @@ class Operators:
         """Told what each step of an operator has ordered."""
         self.on_crash: Callable[[int], None] = lambda operator: None
         """Told when one died by its fuse."""
+        self.make: Callable[[int, Random], Any] = lambda shard, rng: overseen.make(
+            world.setup, shard, rng=rng
+        )
+        """Whoever oversees a shard, for one life of a process."""
+        self.is_current: Callable[[int, int], bool] = lambda number, shard: True
+        """Whether what the store says of a shard is for the one that this process has for it."""
         self.history: list[list[Shard]] = [[] for _ in world.setup.shards]
         """Of each shard: all that was ever written to the store, by whomever."""
         self.reconfigurations_count = 0
@@ -106,11 +125,19 @@ class Operators:
         self._tell_world(number, "started" if process.lives == 1 else "restarted")
         setup = self.world.setup
         process.operators = [
-            overseen.make(setup, shard, rng=stream(setup.seed, "operator", number, process.lives, shard))
+            self.make(shard, stream(setup.seed, "operator", number, process.lives, shard))
             for shard in setup.shards
         ]
         for shard in range(self.shards_count):
             self._step(process, shard, NOTHING_KEPT)
+        self._turned(process)
+
+    def replace(self, number: int, shard: int, generation: int, operator: Any) -> None:
+        """Somebody else oversees a shard from now on, in a process that runs."""
+        process = self.processes[number]
+        process.operators[shard] = operator
+        process.generations[shard] = generation
+        self._step(process, shard, NOTHING_KEPT)
         self._turned(process)
 
     def crash(self, number: int) -> bool:
@@ -162,6 +189,8 @@ class Operators:
         parcel = letter.parcel
         assert parcel.partition is not None
         shard = self.world.number_of(parcel.partition)
+        if parcel.generation != process.generations.get(shard, 0):
+            return
         self._tell(process, shard, events.Received(parcel.sender, parcel.message), letter.number)
 
     def elapse(self, number: int) -> bool:
@@ -217,7 +246,8 @@ class Operators:
 
     def _carry_out(self, process: Process, shard: int, effect: Any) -> None:
         if isinstance(effect, Send):
-            parcel = Parcel(self.world.partitions[shard], process.me, effect.message)
+            generation = process.generations.get(shard, 0)
+            parcel = Parcel(self.world.partitions[shard], process.me, effect.message, generation=generation)
             self.world.post(process.number, effect.to, parcel)
         elif isinstance(effect, Reply):
             process.answers.pop((shard, effect.request))(effect)
@@ -225,11 +255,13 @@ class Operators:
             self._ask_store(process, shard, effect)
 
     def _ask_store(self, process: Process, shard: int, request: ReadShard | WriteShard) -> None:
-        life = process.lives
-        before = process.operators[shard].shard
+        life, asker = process.lives, process.operators[shard]
+        before = asker.shard
 
         def answered(event: Any) -> None:
-            if process.lives != life:
+            if process.lives != life or not process.is_up or process.operators[shard] is not asker:
+                return
+            if not self.is_current(process.number, shard):
                 return
             if isinstance(event, ShardWritten) and isinstance(request, WriteShard) and before is not None:
                 self.reconfigurations_count += overseen.members(before) != overseen.members(request.shard)

@@ -28,6 +28,7 @@ from quorate.sim.happening import Happening
 from quorate.sim.healing import Healing
 from quorate.sim.invariants import Invariants
 from quorate.sim.isr_watcher import IsrWatcher
+from quorate.sim.luck import choose_priorities, choose_unlucky
 from quorate.sim.measures import Measured, Measures
 from quorate.sim.operators import FIRST, Operators
 from quorate.sim.oracle import Oracle
@@ -53,6 +54,8 @@ ROOMS: dict[str, Callable[[], Any]] = {
     "isr": IsrInvariants,
     "confirm": ConfirmInvariants,
 }
+TURNING = "turning"
+"""Instead of a protocol: worlds whose partitions go from one to another (turning.py)."""
 WITH_LEARNERS = ("raft", "confirm")
 """Elsewhere, whoever is not in an ensemble is told nothing."""
 WITH_TABLES = ("confirm",)  # Elsewhere there are tables where somebody wants to see some.
@@ -135,6 +138,8 @@ class Verdict(msgspec.Struct):
     """Decisions, and what was taken back, where there are some: core/confirm/invariants.py."""
     measured: Measured = Measured()
     """What it cost and gave."""
+    turns: int = 0
+    """Partitions that have gone from one protocol to another."""
     toll: Toll = msgspec.field(default_factory=Toll)
     violations: list[Violation] = []
     happenings: list[Happening] | None = None
@@ -179,8 +184,8 @@ def plan_seed(
     until: float | None = None,
 ) -> Plan:
     """What `run_seed` runs; the shrinker takes it, too."""
-    if protocol not in ROOMS:
-        raise ValueError(f"there is no protocol {protocol!r}; there are: {', '.join(ROOMS)}")
+    if protocol not in (*ROOMS, TURNING):
+        raise ValueError(f"there is no protocol {protocol!r}; there are: {', '.join((*ROOMS, TURNING))}")
     if not 1 <= nodes <= NODES_MAX:
         raise ValueError(f"a world has 1 to {NODES_MAX} nodes, not {nodes}")
     if learners is not None and not 0 <= learners <= NODES_MAX:
@@ -196,10 +201,18 @@ def run_plan(plan: Plan, *, trace: bool = False) -> Verdict:
     collecting = gc.isenabled()
     gc.disable()  # A run makes few cycles and many objects.
     try:
-        return Run(plan, trace=trace).verdict()
+        return _run_of(plan)(plan, trace=trace).verdict()
     finally:
         if collecting:
             gc.enable()
+
+
+def _run_of(plan: Plan) -> type[Run]:
+    if plan.protocol != TURNING:
+        return Run
+    from quorate.sim.turning import TurningRun  # It is one of these, and more.
+
+    return TurningRun
 
 
 class Run:
@@ -324,7 +337,11 @@ class Run:
         healing.starts = {number: entry.offset for number, (entry, _) in self.chaos.expiry.wanted.items()}
         if self.upgrade is not None:
             healing.wait("the upgrade does not end", self.upgrade.unfinished)
+        self._before_healing(healing)
         healing.run()
+
+    def _before_healing(self, healing: Healing) -> None:
+        """Nothing but faults is over."""
 
     def _violation(self, invariant: str, detail: str) -> Violation:
         if self.trace is not None:
@@ -425,16 +442,6 @@ def with_outsiders(plan: Plan, setup: Setup) -> Setup:
     return msgspec.structs.replace(setup, outsiders=outsiders)
 
 
-def choose_unlucky(seed: int, setup: Setup) -> tuple[int, ...]:
-    rng = stream(seed, "unlucky")
-    unlucky: list[int] = []
-    for node in rng.sample(setup.nodes, len(setup.nodes)):
-        lost = {*unlucky, node}
-        if all(2 * len(lost.intersection(voters)) < len(voters) for voters in setup.voters):
-            unlucky.append(node)
-    return tuple(sorted(unlucky))
-
-
 def fewer_unlucky(plan: Plan, setup: Setup, unlucky: tuple[int, ...]) -> tuple[int, ...]:
     """Ensembles change by one node at a time: with an unlucky one in each and everybody else unlucky, too, hardly
     any change would be fair."""
@@ -443,17 +450,6 @@ def fewer_unlucky(plan: Plan, setup: Setup, unlucky: tuple[int, ...]) -> tuple[i
     rng = stream(plan.seed, "lucky outsiders")
     voting = {voter for voters in setup.voters for voter in voters}
     return tuple(node for node in unlucky if node in voting or rng.random() < 0.3)
-
-
-def choose_priorities(
-    seed: int, nodes: tuple[int, ...], unlucky: tuple[int, ...]
-) -> tuple[tuple[int, int], ...]:
-    """Mostly everybody is wanted alike. Those who never stand are among the unlucky ones: the others are a
-    majority, and one of them has everything that is settled."""
-    rng = stream(seed, "priorities")
-    if rng.random() < 0.6:
-        return ()
-    return tuple((node, rng.choice((0, 1, 2) if node in unlucky else (1, 1, 2, 3))) for node in nodes)
 
 
 def faults_count(plan: Plan) -> int:
@@ -501,12 +497,13 @@ class Sum(msgspec.Struct):
     undone: int | msgspec.UnsetType = msgspec.UNSET
     promotions: int | msgspec.UnsetType = msgspec.UNSET
     """Only of `confirm`."""
+    turns: int | msgspec.UnsetType = msgspec.UNSET
     violations: list[Violation] = []
 
     @property
     def summed(self) -> tuple[str, ...]:
         """What is added up, by the names that it has in a verdict, too."""
-        more = {"coordinated": OPERATED, "isr": OPERATED + IN_SYNC, "confirm": DECIDED}
+        more = {"coordinated": OPERATED, "isr": OPERATED + IN_SYNC, "confirm": DECIDED, TURNING: ("turns",)}
         return SUMMED + more.get(self.protocol, ())
 
     def add(self, verdict: Verdict) -> None:

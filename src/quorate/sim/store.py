@@ -65,10 +65,18 @@ class MemoryStore(Store):
     def __init__(self, world: World, latency_s: float) -> None:
         super().__init__(world, latency_s)
         self._shards: dict[int, tuple[int, Any]] = {}
+        self.accepts: Callable[[int, Any], bool] = lambda shard, content: True
+        """Whether a shard may be that at all, just now."""
 
     def newest(self, shard: int) -> Any:
         found = self._shards.get(shard)
         return found[1] if found is not None else None
+
+    def turn(self, shard: int, content: Any) -> int:
+        """Let another generation begin with this; the version. Whatever was to be written before is refused."""
+        version = self._shards.get(shard, (0, None))[0] + 1
+        self._shards[shard] = (version, content)
+        return version
 
     def ask(self, operator: int, shard: int, request: ReadShard | WriteShard, answer: Answer) -> None:
         there, back = self._travel_s(), self._travel_s()
@@ -92,7 +100,7 @@ class MemoryStore(Store):
         version, content = self._shards.get(shard, (0, None))
         if isinstance(request, ReadShard):
             answer(ShardRead(request.token, version, content))
-        elif version != request.version:
+        elif version != request.version or not self.accepts(shard, request.shard):
             answer(WriteRefused(request.token))
         else:
             self._shards[shard] = (version + 1, request.shard)

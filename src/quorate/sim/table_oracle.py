@@ -69,7 +69,7 @@ class TableOracle:
         self.acts: list[Act] = []
         self.log: list[tuple[int, bytes]] = []
         """The valid entries of the settled log; control entries have no payload here."""
-        self._flushes = flushes
+        self.flushes = flushes
         self._attempts: dict[int, tuple[Act, bytes]] = {}
         """By the CRC of what was proposed: every attempt has another."""
         self._places: dict[int, int] = {}
@@ -106,7 +106,7 @@ class TableOracle:
                 raise Violated("table-answer", f"{act} was rolled back, and {place} is valid")
             self._rolled_back.add(crc)
         if reply.outcome is Outcome.FLUSHED:
-            if act.synchronous or not self._flushes:
+            if act.synchronous or not self.flushes:
                 raise Violated("table-answer", f"{act} must be settled, and was answered when it was flushed")
             self._flushed.add(crc)
 

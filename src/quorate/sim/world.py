@@ -22,6 +22,7 @@ from quorate.core.entry import EntryId, Member, Partition, Quorums, Span, partit
 from quorate.core.events import ReadLevel
 from quorate.host import Host, Hosted, HostSettings, Parcel, ReplicaRecord
 from quorate.host.querying import Consistency, query
+from quorate.machine.turning import Turned
 from quorate.sim.chance import stream
 from quorate.sim.clock import Clock
 from quorate.sim.disk import SimDisk
@@ -80,6 +81,8 @@ class World:
         """Told when a process ended by itself."""
         self.on_applied: Callable[[int, int, int, Any], None] = lambda node, partition, offset, state: None
         """Told what a machine is, after it has applied everything up to an offset."""
+        self.record_of: Callable[[SimNode, int], ReplicaRecord] = self._record
+        """What a replica is told at birth, where nothing is known of an earlier one."""
         self._applied: dict[tuple[int, int], EntryId] = {}
         self._numbers = {partition: number for number, partition in enumerate(self.partitions)}
         self._messages_count = 0
@@ -220,7 +223,7 @@ class World:
         host.open(now)
         for index, partition in enumerate(self.partitions):
             if node.number in self.setup.holders[index]:
-                host.add(now, partition, self._record(node, index))
+                host.add(now, partition, self.record_of(node, index))
 
     def _record(self, node: SimNode, index: int) -> ReplicaRecord:
         """What a replica is told at birth: the ensemble as it was when the world began."""
@@ -500,11 +503,16 @@ class World:
 
         return self.command(number, partition, make, answer)
 
+    def turn(self, number: int, partition: int, turned: Turned, voters: tuple[Member, ...]) -> None:
+        """Let a node's copy be of another generation, if it can be now."""
+        which = self.partitions[partition]
+        self._ask(number, partition, lambda host, now: host.turn(now, which, turned, voters=voters))
+
     def transfer(self, number: int, partition: int, answer: Callable[[Reply], None], *, to: int) -> bool:
         """Command a node to let another lead; False if it is down."""
         return self.command(number, partition, lambda request: TransferLeadership(request, to), answer)
 
-    def _ask(self, number: int, partition: int, ask: Callable[[Host, float], None]) -> bool:
+    def _ask(self, number: int, partition: int, ask: Callable[[Host, float], object]) -> bool:
         """A node that stands still finds it when it goes on, if it is still the same process."""
         node = self.nodes[number]
         host = node.host

@@ -306,6 +306,16 @@ class Store:
             # Segments of these names may come again: nothing goes on before they are gone.
             batch.after.append((log, lambda: self._write_back.unlink(log, gone, hold=True)))
 
+    def can_cut(self, partition: Partition, to: EntryId) -> bool:
+        """Whether `cut` would find that entry now. If its place turns out to be damaged, its replica hears so."""
+        log = self._logs[partition]
+        if self._shared.dead or log.failed:
+            return False
+        if locate(self._shared, log, to) is None:
+            self._look_for_damage(log, to.offset)
+            return False
+        return True
+
     def _look_for_damage(self, log: Log, offset: int) -> None:
         """An entry that must be there cannot be found: if its segment is damaged, somebody must hear of it."""
         if log.segments and log.base.offset < offset <= log.head.offset and log.fault_at(offset) is None:

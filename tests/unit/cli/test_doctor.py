@@ -15,8 +15,9 @@ from quorate.cli.doctor_facts import CRITICAL, KINDS, NOTE, WARNING, Clock, Fact
 from quorate.cli.options import NATS_SUBJECT, SERVERS
 from quorate.core.entry import EntryId, Member, Membership, Wanted, partition_of
 from quorate.core.isr import PartitionState
+from quorate.machine.changing import Change
 from quorate.machine.cluster import Cluster
-from quorate.machine.metadata import METADATA, Change, NodeInfo, Topic
+from quorate.machine.metadata import METADATA, NodeInfo, Topic
 from quorate.machine.shards import Stored
 from quorate.node.certificates import Certificate
 from quorate.node.health import Health

@@ -12,7 +12,8 @@ from quorate.cli.topic_describe import _row, _title
 from quorate.cli.topic_view import Found
 from quorate.cli.wrong import WrongUsage
 from quorate.core.entry import EntryId, Member, Membership, Partition, Wanted, partition_of
-from quorate.machine.metadata import METADATA, Change, Topic
+from quorate.machine.changing import Change
+from quorate.machine.metadata import METADATA, Topic
 from quorate.node.requests import Image, ReplicaStatus, Status
 
 ONE, TWO, THREE, FOUR = (Member(node, 1) for node in (1, 2, 3, 4))

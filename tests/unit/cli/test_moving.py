@@ -11,8 +11,9 @@ from quorate.cli import moving, say
 from quorate.cli.moving import parse_rate
 from quorate.cli.wrong import WrongUsage
 from quorate.core.entry import Member
+from quorate.machine.changing import Change
 from quorate.machine.cluster import Cluster, drained_nodes, drained_setting
-from quorate.machine.metadata import Change, NodeInfo, Topic
+from quorate.machine.metadata import NodeInfo, Topic
 from quorate.node.plans import Nodes, NoPlace, Where
 from quorate.node.requests import Image
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -14,6 +15,7 @@ from quorate.core.entry import Member
 from quorate.kafka.configs import Operation, Resource
 from quorate.kafka.settings import SETTINGS, Kind, Refused, Source, check_altered, check_config, described
 from quorate.machine.metadata import Topic
+from quorate.machine.turning import Turning
 from quorate.wire.messages import VERSIONS, Api
 from tests.unit.kafka.harness import Connection, Served, serve
 
@@ -47,16 +49,7 @@ def test_what_can_be_altered_is_and_back_to_its_default() -> None:
 @pytest.mark.parametrize(
     ("given", "altered", "why"),
     [
-        (
-            topic("isr"),
-            {"quorate.replication": "raft"},
-            "quorate.replication of topic orders is isr, and stays",
-        ),
-        (
-            topic("isr"),
-            {"quorate.replication": None},
-            "quorate.replication of topic orders is isr, and stays",
-        ),
+        (topic("isr"), {"quorate.replication": "paxos"}, "quorate.replication=paxos"),
         (topic(), {"quorate.kind": "tables"}, "quorate.kind of topic orders is records, and stays"),
         (topic(), {"quorate.nats.subject": "a.b"}, "quorate.nats.subject of topic orders is not given"),
         (topic("isr"), {"min.insync.replicas": "1"}, "min.insync.replicas of topic orders is 2, and stays"),
@@ -81,6 +74,16 @@ def test_what_stays_may_be_said_again_and_nothing_comes_of_it() -> None:
     assert check_altered(topic("isr"), same) == {}
 
 
+def test_how_copies_agree_can_be_altered_and_called_off() -> None:
+    assert check_altered(topic("isr"), {"quorate.replication": "confirm"}) == {
+        "quorate.replication": "confirm"
+    }
+    assert check_altered(topic("isr"), {"quorate.replication": None}) == {"quorate.replication": "raft"}
+    turning = msgspec.structs.replace(topic("isr"), turning=Turning("raft", 7))
+    assert check_altered(turning, {"quorate.replication": "raft"}) == {}
+    assert check_altered(turning, {"quorate.replication": "isr"}) == {"quorate.replication": "isr"}
+
+
 def test_every_setting_is_described_with_whoever_gave_it() -> None:
     found = {each["name"]: each for each in described(topic("isr", max_message_bytes="2000"))}
     by_itself = {name for name, setting in SETTINGS.items() if setting.default}
@@ -92,7 +95,10 @@ def test_every_setting_is_described_with_whoever_gave_it() -> None:
     by_default = found["min.insync.replicas"]
     assert (by_default["value"], by_default["config_source"]) == ("2", Source.DEFAULT)
     assert by_default["read_only"]
-    assert (found["quorate.replication"]["value"], found["quorate.replication"]["read_only"]) == ("isr", True)
+    assert (found["quorate.replication"]["value"], found["quorate.replication"]["read_only"]) == (
+        "isr",
+        False,
+    )
 
 
 # ---- as requests ----

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from quorate.core.entry import Member
+from quorate.machine.changing import Change
 from quorate.machine.metadata import (
-    Change,
     ChangeEnsemble,
     CreateTopic,
     DeleteTopic,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quorate.core.entry import EntryId, Member, partition_of
+from quorate.machine.changing import Start
 from quorate.machine.metadata import (
     CreateTopic,
     DeleteTopic,
@@ -12,7 +13,6 @@ from quorate.machine.metadata import (
     Metadata,
     NodeInfo,
     RegisterNode,
-    Start,
     Topic,
 )
 from quorate.machine.purpose import KIND, TABLES

@@ -9,7 +9,8 @@ import pytest
 from quorate.core.entry import Member, Membership, Standing, Wanted, partition_of
 from quorate.core.raft import Tuning
 from quorate.host import Hosted, ReplicaRecord
-from quorate.machine.metadata import ADDED_MAX, Change
+from quorate.machine.changing import Change
+from quorate.machine.metadata import ADDED_MAX
 from quorate.node.ensembles import is_reached, is_superseded
 
 LIFE = ADDED_MAX + 5

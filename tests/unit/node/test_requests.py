@@ -11,7 +11,7 @@ from quorate.core.effects import Outcome
 from quorate.core.entry import EntryId, Member, Membership, partition_of
 from quorate.core.events import ReadLevel
 from quorate.core.isr import PartitionState
-from quorate.machine import metadata
+from quorate.machine import changing
 from quorate.machine.metadata import NodeInfo, Topic
 from quorate.machine.shards import Stored
 from quorate.node.letters import BadLetter, seal
@@ -61,7 +61,7 @@ SHARDS = {
     partition_of(bytes(16), 0): Stored(3, 70, Shard(2, ShardStatus.STEADY, ENSEMBLE, ENSEMBLE[0])),
     partition_of(bytes(16), 1): Stored(4, 71, PartitionState(3, 2, ENSEMBLE[1], ENSEMBLE, ENSEMBLE[1:])),
 }
-TOPIC = Topic("t", bytes(16), "raft", (ENSEMBLE,), changes={0: metadata.Change(ENSEMBLE[:1], 7)})
+TOPIC = Topic("t", bytes(16), "raft", (ENSEMBLE,), changes={0: changing.Change(ENSEMBLE[:1], 7)})
 BATCH = encode_records([(None, b"value")])
 
 

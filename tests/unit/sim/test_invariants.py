@@ -51,6 +51,9 @@ class Puppet:
         self.role = Role()
         self.epoch = 0
         self.commit = -1
+        self.barrier = None
+        self.leads_from: int | None = None
+        self.generation = 0
         self.log = LogView(Recovered(base=NOWHERE, head=NOWHERE, epochs=()))
         self.durable = NOWHERE
         self.ios = 0

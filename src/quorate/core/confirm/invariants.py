@@ -314,6 +314,12 @@ class ConfirmInvariants(RaftInvariants):
                 for other, end in zip(voided, ends, strict=True):
                     known.update(range(other[2], end) if other[4] is None else ())
 
+    def remember(self, partition: int, earlier: Any) -> None:
+        """What is void stays void, whatever protocols there were since (017)."""
+        if isinstance(earlier, ConfirmInvariants):
+            self._void.setdefault(partition, set()).update(earlier._void.get(partition, ()))
+            self._taken_back.setdefault(partition, []).extend(earlier._taken_back.get(partition, ()))
+
     def is_void(self, partition: int, offset: int) -> bool:
         """Whether the records there are settled as rolled back."""
         return offset in self._void.get(partition, ())

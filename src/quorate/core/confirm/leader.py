@@ -104,8 +104,11 @@ class Leader(leader.Leader):
     def settle(self, reached: int) -> None:
         replica = self.replica
         began = not self.has_settled
+        if reached >= self._epoch_first:
+            self._settled_epoch = replica.epoch
         rollback = self._open_rollback()
         replica.advance_commit(reached)
+        reached = min(reached, replica.commit)
         answered, synchronous = self.limbo.settled(reached)
         for waiting in answered:
             void = replica.log.is_void(waiting.first)
@@ -120,6 +123,8 @@ class Leader(leader.Leader):
         self._confirm()
         if began:
             replica.took_over(self._former)
+        if self._turning:
+            self.go_on_turning()
         if self._demoting:
             self._go_on_demoting()
 
@@ -137,6 +142,10 @@ class Leader(leader.Leader):
         replica.append((Header(replica.epoch, offset, kind=Kind.CONTROL, control=control),))
         self.appended()
         return offset
+
+    def may_end(self) -> bool:
+        """With an empty limbo only: what is in there is neither valid nor void yet."""
+        return not len(self.limbo) and self._to_confirm < 0 and super().may_end()
 
     # --- rollback ---
 

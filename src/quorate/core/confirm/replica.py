@@ -36,6 +36,7 @@ class Replica(raft.Replica):
     def __init__(self, config: Config, rng: Random) -> None:
         super().__init__(config, rng)
         self.born = self.membership = Membership(config.voters, config.learners, quorums=config.quorums)
+        self.voids = True
         self.voting = Voting()
         self.row = Row()
         self.led = 0
@@ -87,17 +88,6 @@ class Replica(raft.Replica):
                 self.cut(settled)
                 self.verified = min(self.verified, settled, key=lambda entry: entry.offset)
         super().install(staging)
-
-    def publish(self) -> None:
-        """What cannot be read may hold a ROLLBACK of what can be: with damage, nothing more is decided here."""
-        if not self.log.faulty:
-            super().publish()
-
-    def verify(self, verified: EntryId, commit: int) -> None:
-        """The leader names a place that is decided by what it has sent up to there. Where damage ends the
-        comparison before that, a ROLLBACK may be in what cannot be read: this message settles nothing then."""
-        reached = max(verified.offset, self.verified.offset)
-        super().verify(verified, commit if commit <= reached else self.commit)
 
     def advance_commit(self, to: int) -> None:
         newest = self.log.newest(Promote)
@@ -313,6 +303,10 @@ class Replica(raft.Replica):
             self.emit(effects.Reply(command.request, outcome, self.commit, self.epoch, self.me.node))
             return
         why_not = self._why_not_promoted()
+        if not why_not and command.roll_back and self.barrier is not None:
+            why_not = (
+                "its copies are about to agree in another way, and nothing was undecided when that began"
+            )
         if why_not:
             self.emit(effects.Reply(command.request, Outcome.REFUSED, leader=self.leader, why=why_not))
             return

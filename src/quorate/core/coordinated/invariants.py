@@ -60,7 +60,7 @@ from quorate.core.coordinated.shard import Kind, Reconfiguration, Shard
 from quorate.core.effects import Append, Send
 from quorate.core.entry import EntryId, Member
 from quorate.core.events import Persisted, Received
-from quorate.core.invariant import Violated
+from quorate.core.invariant import Violated, settled_by
 
 TAKE_ALONG = (PrepareReconfigurationRequest, AbortReconfigurationRequest)
 """By these a leader goes on in the next epoch."""
@@ -286,6 +286,7 @@ class CoordinatedInvariants:
         log = replica.log
         if replica.role.name != "leader":
             raise Violated("settled-by-follower", f"{shadow.name} settled {offset} before any leader did")
+        offset = settled_by(replica, offset)
         if log.epoch_at(offset) != replica.epoch:
             raise Violated(
                 "settled-old-epoch",

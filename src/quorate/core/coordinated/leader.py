@@ -156,7 +156,8 @@ class Leader(Leading, Role):
 
     def _send(self, cursor: Cursor, prev: EntryId, headers: tuple[Header, ...] = ()) -> None:
         replica = self.replica
-        replica.send(cursor.node, AddEntryRequest(replica.epoch, prev, replica.commit, headers))
+        commit = self.commit_for(headers[-1].last if headers else prev.offset)
+        replica.send(cursor.node, AddEntryRequest(replica.epoch, prev, commit, headers))
 
     def begin_snapshot(self, cursor: Cursor) -> None:
         replica = self.replica
@@ -228,7 +229,8 @@ class Leader(Leading, Role):
             cursor.matched = cursor.agreed = message.head.offset
             self._matched.pop(cursor.member, None)
         if self._agrees(message.head):
-            self._ask(cursor, AddEntryRequest(self.replica.epoch, message.head, self.replica.commit))
+            commit = self.commit_for(message.head.offset)
+            self._ask(cursor, AddEntryRequest(self.replica.epoch, message.head, commit))
         else:
             self._truncate(cursor, message.head)
 
@@ -269,10 +271,13 @@ class Leader(Leading, Role):
         if reached <= replica.commit or reached < self._epoch_first:
             return
         assert replica.log.epoch_at(reached) == replica.epoch
-        before = replica.commit
+        is_first = not self.has_settled
         self.settle(reached)
-        if before < self._epoch_first:
+        if is_first:
             self.reading.settled()
+
+    def may_end(self) -> bool:
+        return not self.reconfiguring.is_open and super().may_end()
 
     def flushed_on(self, member: Member) -> int:
         """How much of this log it has said to have on its disk, whether it counts or not; -1: nothing."""
@@ -307,7 +312,8 @@ class Leader(Leading, Role):
             if isinstance(question, TruncateRequest):
                 self._truncate(cursor, question.head)
             else:
-                self._ask(cursor, AddEntryRequest(epoch, question.prev, replica.commit))
+                commit = self.commit_for(question.prev.offset)
+                self._ask(cursor, AddEntryRequest(epoch, question.prev, commit))
         self.appended()
 
     def snapshot_taken(self) -> None:

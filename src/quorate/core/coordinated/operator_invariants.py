@@ -187,6 +187,11 @@ class OperatorInvariants:
         self._stored[partition] = (version, shard)
         self._history.setdefault((partition, shard.epoch), []).append(shard)
 
+    def found(self, partition: int, version: int, shard: Shard) -> None:
+        """This is stored since before anybody watched."""
+        self._stored[partition] = (version, shard)
+        self._history.setdefault((partition, shard.epoch), []).append(shard)
+
     def _legal(self, shard: Shard, said: str) -> None:
         leader, change = shard.leader, shard.reconfiguration
         if (leader is None) != (shard.status is Status.ELECTION):

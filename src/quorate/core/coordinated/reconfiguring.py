@@ -35,13 +35,18 @@ class Reconfiguring:
         self.inactive: Member | None = None
         """Still in the ensemble, and not counted."""
 
+    @property
+    def is_open(self) -> bool:
+        """Somebody is to come or go, and has not yet."""
+        return self._change is not None and not self._is_done
+
     # --- prepare ---
 
     def prepare(self, operator: Member, message: PrepareReconfigurationRequest) -> None:
         replica = self._leader.replica
         is_new = message.epoch == replica.epoch + 1
-        if is_new and not self._leader.knows_what_is_settled:
-            return  # The new node could get too little. It is asked again.
+        if is_new and (self._leader.is_ending or not self._leader.knows_what_is_settled):
+            return  # The new node could get too little, or this protocol is about to end. It is asked again.
         if is_new:
             self._prepare(message.epoch, message.reconfiguration)
         if not self._is_about(message.epoch, message.reconfiguration):

@@ -128,6 +128,8 @@ class Replica(Keeper):
         self.tell(saved.told)
         self.role = Fenced(self)
         self.role.enter()
+        if event.recovered.begins:
+            self.save_state()  # What it is from now on: with the cut that was ordered before it.
         self.publish()
 
     def _received(self, event: events.Received) -> None:

@@ -185,9 +185,9 @@ class Leader(Leading, Role):
         replica, request = self.replica, follower.request
         assert request is not None
         follower.is_waiting = follower.says_more = False
-        answer = FetchResponse(
-            replica.epoch, request.session, request.number, follower.end, replica.commit, **more
-        )
+        headers: tuple[Header, ...] = more.get("headers", ())
+        commit = self.commit_for(headers[-1].last if headers else follower.end.offset)
+        answer = FetchResponse(replica.epoch, request.session, request.number, follower.end, commit, **more)
         replica.send(follower.node, answer)
 
     def _answer_with_snapshot(self, follower: Fetcher, covering: int) -> None:

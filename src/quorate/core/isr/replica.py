@@ -155,6 +155,8 @@ class Replica(Keeper):
             self.save_state()
         self.role = self.roles[self._place()](self)
         self.role.enter()
+        if event.recovered.begins:
+            self.save_state()  # What it is from now on: with the cut that was ordered before it.
         self.publish()
 
     def _received(self, event: events.Received) -> None:

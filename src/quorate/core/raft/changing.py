@@ -116,8 +116,8 @@ class Changing:
             replica.emit(effects.Reply(command.request, Outcome.REFUSED, leader=replica.leader, why=why_not))
             return
         unfinished = now.wanted is None and replica.membership_at > replica.commit and now != at_rest(wanted)
-        # Too early; or its successor's business; or the change before is all but done.
-        if not self._leader.has_settled or not replica.is_voter or unfinished:
+        # Too early; or its successor's business; or the change before is all but done; or this protocol is.
+        if not self._leader.has_settled or not replica.is_voter or unfinished or self._leader.is_ending:
             replica.emit(effects.Reply(command.request, Outcome.BUSY, leader=replica.leader))
             return
         self._asked.append((command.request, wanted))

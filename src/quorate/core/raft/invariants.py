@@ -35,7 +35,7 @@ from typing import Any
 from quorate.core.effects import Append, InstallSnapshot, Send
 from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Quorums
 from quorate.core.events import Persisted, Received, Started
-from quorate.core.invariant import Violated
+from quorate.core.invariant import Violated, settled_by
 from quorate.core.raft.messages import (
     AppendResponse,
     GoneRequest,
@@ -339,6 +339,8 @@ class RaftInvariants:
     def _leads_beside(self, world: Any, one: Any, two: Any) -> None:
         if two.replica.role.name != "leader" or world.local(two.node) is None:
             return  # It is down, or a follower.
+        if two.replica.generation != one.replica.generation:
+            return  # With a Barrier in its log it answers nothing, whatever its lease says.
         earlier, later = (one, two) if one.replica.epoch < two.replica.epoch else (two, one)
         reading, now = earlier.replica.role.reading, world.local(earlier.node)
         if reading.may_lease and now is not None and now < reading.lease_until:
@@ -355,6 +357,7 @@ class RaftInvariants:
         led = shadow.role == "leader" and shadow.epoch == replica.epoch
         if replica.role.name != "leader" and not led:
             raise Violated("settled-by-follower", f"{shadow.name} settled {offset} before any leader did")
+        offset = settled_by(replica, offset)
         if log.epoch_at(offset) != replica.epoch:
             raise Violated(
                 "settled-old-epoch",

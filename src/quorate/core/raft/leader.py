@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorate.core import effects, events, quorum
-from quorate.core.commands import ChangeMembership, Command, TransferLeadership
+from quorate.core.commands import ChangeMembership, Command, TransferLeadership, Turn
 from quorate.core.cursor import Cursor, Phase
 from quorate.core.effects import Outcome
 from quorate.core.entry import EntryId, Header, Member, Span
@@ -89,6 +89,8 @@ class Leader(Leading, Role):
             self.changing.order(command)
         elif isinstance(command, TransferLeadership):
             self.handing_over.order(command)
+        elif isinstance(command, Turn):
+            super().commanded(command)
         else:
             why = "the copies of this log do not agree in a way that knows such an order"
             self.replica.emit(
@@ -277,14 +279,17 @@ class Leader(Leading, Role):
         if reached <= replica.commit or reached < self._epoch_first:
             return  # Only entries of the own epoch commit by counting (YB-19).
         assert replica.log.epoch_at(reached) == replica.epoch
-        before = replica.commit
+        before, is_first = replica.commit, not self.has_settled
         self.settle(reached)
         if replica.role is not self:
             return  # A leader that was to be demoted has nothing left to settle.
-        if before < self._epoch_first:
+        if is_first:
             self.reading.settled()
-        if before < replica.membership_at or before < self._epoch_first:
+        if before < replica.membership_at or is_first:
             self._membership_settled()
+
+    def may_end(self) -> bool:
+        return not self.changing.is_open and super().may_end()
 
     def _membership_settled(self) -> None:
         """Perhaps the newest one is, perhaps a change can go on."""

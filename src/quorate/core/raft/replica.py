@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from quorate.core import appending, effects, events, quorum
-from quorate.core.entry import NOWHERE, Ceiling, Member, Membership, Snapshot, Standing
+from quorate.core.entry import NOWHERE, Ceiling, Header, Member, Membership
 from quorate.core.keeping import COMMON_HANDLERS, Keeper
 from quorate.core.raft import messages
 from quorate.core.raft.candidate import Candidate
@@ -39,9 +39,6 @@ class Replica(Keeper):
         self.voters = frozenset[Member]()
         self.is_voter = False
         self._voting_peers: tuple[int, ...] = ()
-        self._stood = Standing()
-        """What stood at the newest snapshot that was ever known here, and where that was: it may be lost."""
-        self._stood_at = -1
         self.times_asked = rng.getrandbits(32)
         """Rises whenever this replica asks whether others miss the leader, too. It does not begin with what it was
         in an earlier life: answers of then may still be under way, and say nothing about now."""
@@ -65,9 +62,9 @@ class Replica(Keeper):
         one of them must be able to lead, without counting itself, until it is (Raft thesis §4.2.2)."""
         if self.is_voter or self.membership_at <= self.commit:
             return False
-        counts = self.me in (self._stood.membership or self.born).voters
+        counts = self.me in (self._stood.membership_of(self.generation) or self.born).voters
         for header in self.log.controls:
-            if isinstance(header.control, Membership) and header.offset > self._stood_at:
+            if isinstance(header.control, Membership) and self._is_own(header):
                 counts = self.me in header.control.voters or (counts and header.offset > self.commit)
         return counts
 
@@ -99,19 +96,16 @@ class Replica(Keeper):
     def saved_state(self) -> SavedState:
         return SavedState(self.epoch, self.vote, self.owed)
 
-    def have_snapshot(self, snapshot: Snapshot) -> None:
-        super().have_snapshot(snapshot)
-        self._stood, self._stood_at = snapshot.standing, snapshot.last.offset
-
     def controls_changed(self) -> None:
         """The membership in force has perhaps changed: an entry came, or was cut, or a snapshot took its place."""
         newest = self.log.newest(Membership)
         at, membership = -1, self.born
-        if newest is not None:
+        if newest is not None and self._is_own(newest):
             assert isinstance(newest.control, Membership)
             at, membership = newest.offset, newest.control
-        if self._stood.membership is not None and at <= self._stood_at:
-            at, membership = self._stood_at, self._stood.membership
+        stood = self._stood.membership_of(self.generation)
+        if stood is not None and at <= self._stood_at:
+            at, membership = self._stood_at, stood
         self.membership_at = at
         if membership == self.membership and self.voters:
             return
@@ -123,6 +117,10 @@ class Replica(Keeper):
         voting = {member.node for member in self.voters} - {self.me.node}
         self._voting_peers = tuple(sorted(voting))
         self.role.membership_changed()
+
+    def _is_own(self, header: Header) -> bool:
+        """Whether a Membership goes by here: not one from before the snapshot, nor of an earlier generation."""
+        return header.offset > self._stood_at and self.begun is not None and header.offset > self.begun
 
     def release(self, effect: effects.Effect) -> None:
         """What waited for the disk is said if it is still so: something may have turned out to be damaged since."""
@@ -178,11 +176,14 @@ class Replica(Keeper):
         self.role = self.roles[self.resting](self)
         self.controls_changed()
         self.role.enter()
-        if self.epoch:  # What this replica promised before it was restarted, it does not know.
+        is_new = not self.epoch or recovered.begins
+        if not is_new:  # What this replica promised before it was restarted, it does not know.
             self.promised_until = self.now + self.config.tuning.election_timeout_s
-        if self.config.preferred == self.me.node and not self.epoch:
+        if self.config.preferred == self.me.node and is_new:
             # A new group need not wait for a leader that never was; only until its other replicas are there.
             self.role.deadline = self.now + self.config.tuning.heartbeat_s
+        if recovered.begins:
+            self.save_state()  # What it is from now on: with the cut that was ordered before it.
         self.publish()
 
     def _received(self, event: events.Received) -> None:
