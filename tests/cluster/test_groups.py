@@ -1,0 +1,246 @@
+"""Consumer groups with the clients that people have, against three real processes, one of which is killed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from quorate.machine.cluster import home_number
+from quorate.node.homes import HOME_PARTITIONS_COUNT
+from tests.cluster.group_support import (
+    POSITION_KEPT,
+    READERS,
+    AiokafkaReader,
+    ConfluentReader,
+    KafkaConsumer,
+    KafkaPythonReader,
+    PythonTopicPartition,
+    Reader,
+    have_shared,
+    until,
+)
+from tests.cluster.kafka_clients import TIMEOUT_S, Confluent
+from tests.cluster.support import expect_no_traceback, sampled
+from tests.cluster.test_kafka_clients import KafkaCluster
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+PARTITIONS_COUNT = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    with KafkaCluster(tmp_path_factory.mktemp("groups")) as cluster:
+        cluster.start()
+        cluster.until_ready()
+        yield cluster
+        expect_no_traceback(*cluster.nodes.values())
+
+
+def values_of(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def write(cluster: KafkaCluster, topic: str, values: list[bytes]) -> None:
+    producer = Confluent(cluster.bootstrap).producer()
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % PARTITIONS_COUNT)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def positions(cluster: KafkaCluster, group: str, topic: str) -> dict[int, tuple[int, str]]:
+    """As the coordinator says, with what was noted."""
+    asker = KafkaConsumer(bootstrap_servers=cluster.bootstrap.split(","), group_id=group)
+    wanted = [PythonTopicPartition(topic, number) for number in range(PARTITIONS_COUNT)]
+    found = {each.partition: asker.committed(each, metadata=True) for each in wanted}
+    asker.close()
+    # confluent-kafka sends the byte behind its text, too.
+    return {
+        number: (each.offset, each.metadata.rstrip("\0"))
+        for number, each in found.items()
+        if each is not None
+    }
+
+
+# ---- sharing ----
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_members_share_and_take_over_and_the_next_one_goes_on(
+    cluster: KafkaCluster, kind: type[Reader]
+) -> None:
+    topic = group = f"shared-{kind.kind}"
+    Confluent(cluster.bootstrap).create(topic, partitions=PARTITIONS_COUNT)
+    with kind(cluster.bootstrap, group, topic) as one:
+        until(lambda: have_shared(PARTITIONS_COUNT, one), "the first has all", one)
+        with kind(cluster.bootstrap, group, topic) as two:
+            until(lambda: have_shared(PARTITIONS_COUNT, one, two), "both have some", one, two)
+            values = values_of(0, 400)
+            write(cluster, topic, values)
+            until(lambda: len(one.values) + len(two.values) >= 400, "all is read", one, two)
+            assert sorted(one.values + two.values) == sorted(values), "each by one of them, once"
+        until(lambda: have_shared(PARTITIONS_COUNT, one), "the other one's are taken over", one)
+        write(cluster, topic, values_of(400, 40))
+        until(lambda: len(one.values) + len(two.values) >= 440, "all is read", one)
+    kept = positions(cluster, group, topic)
+    assert {note for _, note in kept.values()} == {POSITION_KEPT}
+    write(cluster, topic, values_of(440, 40))
+    with kind(cluster.bootstrap, group, topic) as three:
+        until(lambda: len(three.values) >= 40, "the next one goes on", three)
+    assert sorted(three.values) == sorted(values_of(440, 40)), "nothing is read again"
+
+
+def test_clients_of_three_kinds_share_one_topic(cluster: KafkaCluster) -> None:
+    topic = group = "mixed"
+    Confluent(cluster.bootstrap).create(topic, partitions=PARTITIONS_COUNT)
+    range_only = {"partition_assignment_strategy": "range"}
+    with (
+        ConfluentReader(cluster.bootstrap, group, topic, **range_only) as one,
+        KafkaPythonReader(cluster.bootstrap, group, topic) as two,
+        AiokafkaReader(cluster.bootstrap, group, topic) as three,
+    ):
+        until(lambda: have_shared(PARTITIONS_COUNT, one, two, three), "all have some", one, two, three)
+        values = values_of(0, 400)
+        write(cluster, topic, values)
+        readers = (one, two, three)
+        until(lambda: sum(len(each.values) for each in readers) >= 400, "all is read", *readers)
+        assert sorted(value for each in readers for value in each.values) == sorted(values)
+
+
+def test_cooperative_members_keep_what_they_need_not_give_away(cluster: KafkaCluster) -> None:
+    topic = group = "cooperative"
+    Confluent(cluster.bootstrap).create(topic, partitions=PARTITIONS_COUNT)
+    settings = {"partition_assignment_strategy": "cooperative-sticky"}
+    with ConfluentReader(cluster.bootstrap, group, topic, **settings) as one:
+        until(lambda: have_shared(PARTITIONS_COUNT, one), "the first has all", one)
+        with ConfluentReader(cluster.bootstrap, group, topic, **settings) as two:
+            until(lambda: have_shared(PARTITIONS_COUNT, one, two), "both have some", one, two)
+            assert [len(gone) for gone in one.revoked] == [PARTITIONS_COUNT // 2]
+            assert two.revoked == []
+            values = values_of(0, 40)
+            write(cluster, topic, values)
+            until(lambda: len(one.values) + len(two.values) >= 40, "all is read", one, two)
+            assert sorted(one.values + two.values) == sorted(values)
+
+
+def test_a_static_member_that_is_started_anew_disturbs_nobody(cluster: KafkaCluster) -> None:
+    topic = group = "static"
+    Confluent(cluster.bootstrap).create(topic, partitions=PARTITIONS_COUNT)
+    with ConfluentReader(cluster.bootstrap, group, topic, group_instance_id="one") as one:
+        until(lambda: have_shared(PARTITIONS_COUNT, one), "the first has all", one)
+        with ConfluentReader(cluster.bootstrap, group, topic, group_instance_id="two") as two:
+            until(lambda: have_shared(PARTITIONS_COUNT, one, two), "both have some", one, two)
+            had, disturbed = two.assigned, len(one.revoked)
+        with ConfluentReader(cluster.bootstrap, group, topic, group_instance_id="two") as again:
+            until(lambda: have_shared(PARTITIONS_COUNT, one, again), "it is back", one, again)
+            assert again.assigned == had
+            assert len(one.revoked) == disturbed
+            values = values_of(0, 40)
+            write(cluster, topic, values)
+            until(lambda: len(one.values) + len(again.values) >= 40, "all is read", one, again)
+
+
+def test_people_see_and_delete_groups(cluster: KafkaCluster) -> None:
+    client = Confluent(cluster.bootstrap)
+    topic = group = "seen"
+    client.create(topic, partitions=PARTITIONS_COUNT)
+    with ConfluentReader(cluster.bootstrap, group, topic) as one:
+        until(lambda: have_shared(PARTITIONS_COUNT, one), "it has all", one)
+        listed = client.admin.list_consumer_groups(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+        assert group in {each.group_id for each in listed.valid}
+        assert listed.errors == []
+        described = client.admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
+        assert described.state.name == "STABLE"
+        (member,) = described.members
+        assert {each.partition for each in member.assignment.topic_partitions} == set(range(PARTITIONS_COUNT))
+        with pytest.raises(Exception, match=r"NON_EMPTY_GROUP|not empty"):
+            client.admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
+    moved = [TopicPartition(topic, 0, 7)]
+    altered = client.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, moved)])
+    altered[group].result(TIMEOUT_S)
+    assert positions(cluster, group, topic)[0] == (7, "")
+    client.admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
+    gone = client.admin.list_consumer_groups(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+    assert group not in {each.group_id for each in gone.valid}
+
+
+# ---- the coordinator is killed ----
+
+
+class Writing:
+    """Writes numbers, on and on, until it is told to end; then everything is acknowledged."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        self.values: list[bytes] = []
+        self._producer = Confluent(cluster.bootstrap).producer(linger_ms=5)
+        self._topic = topic
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.01):
+            for _ in range(10):
+                value = b"%d" % len(self.values)
+                self._producer.produce(self._topic, value, partition=len(self.values) % PARTITIONS_COUNT)
+                self.values.append(value)
+            self._producer.poll(0)
+
+    def end(self) -> list[bytes]:
+        self._ending.set()
+        self._thread.join(TIMEOUT_S)
+        assert self._producer.flush(2 * TIMEOUT_S) == 0
+        return self.values
+
+
+@pytest.mark.parametrize("replication", sampled("isr"))
+@pytest.mark.parametrize(
+    "kind", [READERS[0], *(pytest.param(each, marks=pytest.mark.proof) for each in READERS[1:])]
+)
+def test_members_go_on_when_their_coordinator_is_killed(
+    tmp_path: Path, replication: str, kind: type[Reader]
+) -> None:
+    topic, group = "t", "readers"
+    with KafkaCluster(tmp_path) as cluster:
+        cluster.start()
+        cluster.until_ready()
+        client = Confluent(cluster.bootstrap)
+        client.create(topic, partitions=PARTITIONS_COUNT, quorate_replication=replication)
+        with kind(cluster.bootstrap, group, topic) as one, kind(cluster.bootstrap, group, topic) as two:
+            until(lambda: have_shared(PARTITIONS_COUNT, one, two), "both have some", one, two)
+            shares, disturbed = (one.assigned, two.assigned), len(one.revoked) + len(two.revoked)
+            writing = Writing(cluster, topic)
+            until(lambda: all(len(each.committed) == 2 for each in (one, two)), "positions", one, two)
+            home = home_number(group, HOME_PARTITIONS_COUNT)
+            killed = cluster.leader_of("__consumer_offsets", home)
+            cluster.nodes[killed].kill()
+            known = {**one.committed, **two.committed}
+            until(
+                lambda: all(
+                    offset > known[number] + 100
+                    for number, offset in {**one.committed, **two.committed}.items()
+                ),
+                "positions that were taken by another coordinator",
+                one,
+                two,
+            )
+            assert cluster.leader_of("__consumer_offsets", home) != killed
+            cluster.nodes[killed].start()
+            values = writing.end()
+            until(lambda: len({*one.values, *two.values}) == len(values), "all is read", one, two)
+            assert (one.assigned, two.assigned) == shares, "members go on with what they had"
+            assert len(one.revoked) + len(two.revoked) == disturbed
+        assert {*one.values, *two.values} == {*values}
+        kept = positions(cluster, group, topic)
+        for reader in (one, two):
+            for number, offset in reader.committed.items():
+                assert kept[number][0] >= offset, "no acknowledged position is forgotten"
+        expect_no_traceback(*cluster.nodes.values())
