@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
+from quorate.cli.entry import run
 from quorate.machine.cluster import home_number
 from quorate.node.homes import HOME_PARTITIONS_COUNT
 from tests.cluster.group_support import (
@@ -170,6 +173,56 @@ def test_people_see_and_delete_groups(cluster: KafkaCluster) -> None:
     client.admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
     gone = client.admin.list_consumer_groups(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
     assert group not in {each.group_id for each in gone.valid}
+
+
+def test_a_person_looks_after_groups(cluster: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    def quorate(*words: str) -> Any:
+        """What a command says to programs, or what went wrong."""
+        status = run(["group", *words, "--json", "--bootstrap", cluster.bootstrap])
+        said = capsys.readouterr()
+        return msgspec.json.decode(said.out) if status == 0 else said.err.strip()
+
+    topic, group = "looked-at", "lookers"
+    client = Confluent(cluster.bootstrap)
+    client.create(topic, partitions=PARTITIONS_COUNT)
+    write(cluster, topic, values_of(0, 40))
+    assert quorate("describe", group) == (
+        f"quorate: there is no consumer group '{group}'; `quorate group list` shows those there are"
+    )
+    with ConfluentReader(cluster.bootstrap, group, topic, client_id="reader") as one:
+        until(lambda: len(one.committed) == PARTITIONS_COUNT and len(one.values) == 40, "all is read", one)
+        assert {"group": group, "state": "Stable"} in quorate("list")["groups"]
+        described = quorate("describe", group)
+        (member,) = described["members"]
+        assert (member["client_id"], member["host"]) == ("reader", "127.0.0.1")
+        assert member["partitions"] == {topic: list(range(PARTITIONS_COUNT))}
+        assert described["lag"] == 0
+        stop = f"quorate: group {group}: somebody is in it; stop its members first"
+        assert quorate("delete", group) == stop
+        assert quorate("reset-offsets", group, "--to-earliest") == stop
+    write(cluster, topic, values_of(40, 40))
+    assert quorate("describe", group)["lag"] == 40
+    before = {each["partition"]: each["offset"] for each in quorate("describe", group)["positions"]}
+    shown = quorate("reset-offsets", group, "--topic", f"{topic}:1", "--shift-by", "-5", "--dry-run")
+    assert shown["positions"] == [
+        {"topic": topic, "partition": 1, "before": before[1], "offset": before[1] - 5}
+    ]
+    assert quorate("describe", group)["lag"] == 40
+    assert "where to: one of --to-earliest" in quorate("reset-offsets", group)
+    assert "has partitions 0 to 3, not 9" in quorate(
+        "reset-offsets", group, "-t", f"{topic}:9", "--to-latest"
+    )
+    quorate("reset-offsets", group, "--to-offset", "1000000", "--topic", f"{topic}:0,1")
+    assert quorate("describe", group)["lag"] == 20, "two of the four are at their ends"
+    quorate("reset-offsets", group, "--to-earliest")
+    with ConfluentReader(cluster.bootstrap, group, topic) as one:
+        until(lambda: len(one.values) == 80, "everything is read again", one)
+    quorate("delete-offsets", group, "--topic", f"{topic}:0")
+    assert [each["partition"] for each in quorate("describe", group)["positions"]] == [1, 2, 3]
+    assert quorate("delete", group) == {"deleted": [group]}
+    assert group not in {each["group"] for each in quorate("list")["groups"]}
+    assert run(["group", "list", "--bootstrap", cluster.bootstrap]) == 0
+    assert "group" in capsys.readouterr().out
 
 
 # ---- the coordinator is killed ----

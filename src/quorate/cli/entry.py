@@ -25,6 +25,7 @@ from quorate.cli import (
     demo,
     doctor,
     format,  # noqa: A004
+    group,
     mutants,
     produce,
     run_node,
@@ -57,6 +58,7 @@ for part in (
     topic,
     produce,
     consume,
+    group,
     table,
     cluster,
     doctor,

@@ -380,6 +380,12 @@ class Cluster:
         assert worst is not None
         raise worst
 
+    def ask_node(self, node: int, api: Api, version: int, body: Any, deadline: float) -> Any:
+        """That one, and nobody else."""
+        if node not in self._nodes:
+            self._refresh([], deadline)
+        return self._ask(self._address(node), api, version, body, deadline)
+
     def ask_once(self, api: Api, version: int, body: Any, deadline: float) -> Any:
         """The first node that can be connected to, and nobody else: whoever was asked may have done it."""
         worst: Exception | None = None

@@ -84,6 +84,12 @@ class UnknownGroup(ClientError):
         self.group = group
 
 
+class UnknownConsumers(ClientError):
+    def __init__(self, group: str) -> None:
+        super().__init__(f"there is no consumer group {group!r}; `quorate group list` shows those there are")
+        self.group = group
+
+
 class GroupReplaced(ClientError):
     """A group of this name was deleted and created anew: its offsets and versions mean something else now."""
 
