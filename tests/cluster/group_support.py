@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     from kafka.errors import KafkaError as PythonError  # type: ignore[import-untyped]
     from kafka.structs import OffsetAndMetadata as PythonPosition  # type: ignore[import-untyped]
 
-__all__ = ["KafkaConsumer", "PythonTopicPartition"]
+__all__ = ["KafkaConsumer", "PythonError", "PythonTopicPartition"]
 
 POLL_S = 0.1
 SESSION_S = 20
@@ -177,7 +177,10 @@ class KafkaPythonReader(Reader):
         self._consumer.subscribe([self.topic], listener=Listener())
 
     def poll(self) -> list[tuple[int, int, bytes]]:
-        read = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
+        try:
+            read = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
+        except PythonError:  # It says so when it asked a node that is down, and asks another one next time.
+            return []
         return [(each.partition, each.offset, each.value) for some in read.values() for each in some]
 
     def commit(self, ends: dict[int, int]) -> bool:
