@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from quorate.wire.messages import (
     request_class,
 )
 from quorate.wire.produce import (
+    NO_TIMESTAMP,
     PartitionAnswer,
     ProducedPartition,
     ProducedTopic,
@@ -41,6 +42,7 @@ ANSWERS = st.builds(
     offset=INT64,
     log_start=INT64,
     message=st.none() | st.text(max_size=200),
+    append_time=st.just(NO_TIMESTAMP) | st.integers(0, 1 << 42),
 )
 
 
@@ -65,6 +67,13 @@ def test_requests_are_read_as_kio_wrote_them(version: int) -> None:
     check()
 
 
+def moment(time_ms: int) -> datetime | None:
+    """As kio has it."""
+    if time_ms == NO_TIMESTAMP:
+        return None
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)
+
+
 @pytest.mark.parametrize("version", BY_KIO)
 def test_responses_are_read_by_kio_as_they_were_meant(version: int) -> None:
     @SMALL
@@ -78,7 +87,7 @@ def test_responses_are_read_by_kio_as_they_were_meant(version: int) -> None:
         for topic, (_, answers) in zip(body.responses, topics, strict=True):
             for part, answer in zip(topic.partition_responses, answers, strict=True):
                 assert (part.index, part.error_code, part.base_offset) == answer[:3]
-                assert part.log_append_time is None
+                assert part.log_append_time == moment(answer.append_time)
                 assert getattr(part, "log_start_offset", answer.log_start) == answer.log_start
                 assert getattr(part, "error_message", answer.message) == answer.message
 
