@@ -212,10 +212,22 @@ class Coordinator:
         return led, live
 
     def may_commit(
-        self, led: Led, name: str, member_id: str, instance: str | None, generation: int
+        self,
+        led: Led,
+        name: str,
+        member_id: str,
+        instance: str | None,
+        generation: int,
+        *,
+        is_transaction: bool = False,
     ) -> ErrorCode:
-        """Whether positions are taken from there."""
+        """Whether positions are taken from there.
+
+        A producer that says nothing of a member stands for itself: it is fenced by its own epoch (KIP-447).
+        """
         live = led.live.get(name)
+        if is_transaction and generation < 0 and not member_id and instance is None:
+            return ErrorCode.none
         if live is not None:
             return live.may_commit(time.monotonic(), member_id, instance, generation)
         if generation < 0:

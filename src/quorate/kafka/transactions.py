@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition, partition_of
 from quorate.kafka.call import Call
+from quorate.kafka.group_coordinator import Refused as NotCoordinated
 from quorate.kafka.vouching import ask_coordinator
 from quorate.machine.groups import CommitOffsets, Position
 from quorate.machine.groups import Result as GroupResult
@@ -243,11 +244,29 @@ async def _commit_offsets(broker: Broker, call: Call, request: Any) -> None:
         broker.in_turn(lambda: _propose_offsets(broker, request, home, vouched[1], tell))
 
 
+def _why_not_of_group(broker: Broker, request: Any) -> ErrorCode:
+    """A consumer that is not in its group any more has no say in where the group goes on."""
+    try:
+        return broker.groups.may_commit(
+            broker.groups.find(request.group_id),
+            request.group_id,
+            getattr(request, "member_id", ""),
+            getattr(request, "group_instance_id", None),
+            getattr(request, "generation_id", -1),
+            is_transaction=True,
+        )
+    except NotCoordinated as refused:
+        return refused.error
+
+
 def _propose_offsets(
     broker: Broker, request: Any, home: Partition, number: int, tell: Callable[[ErrorCode], None]
 ) -> None:
     node = broker.node
     now_ms = wall_ms()
+    if error := _why_not_of_group(broker, request):
+        tell(error)
+        return
     positions: dict[str, dict[int, Position]] = {}
     for asked in request.topics:
         topic = node.metadata.image.topics.get(asked.name)

@@ -114,10 +114,10 @@ def first_state(
 def wanted(topic: Topic, command: TurnTopic, offset: int) -> Topic | None:
     """The topic with that turn wanted; None: it may not be, or is already.
 
-    Not while copies are to be others: who counts must not move under it. Where no partition is left to turn, it was
-    called off, and nothing is wanted any more.
+    Homes stay as they are (decision 021). Not while copies are to be others: who counts must not move under it.
+    Where no partition is left to turn, it was called off, and nothing is wanted any more.
     """
-    if command.to not in PROTOCOLS or topic.changes:
+    if command.to not in PROTOCOLS or topic.changes or topic.is_internal:
         return None
     if command.seen is not None and topic.changed.get(TOPIC, -1) > command.seen:
         return None

@@ -461,6 +461,8 @@ class MetadataClient:
             raise UnknownTopic(f"there is no topic with id {topic_id.hex()}")
         if to not in REPLICATIONS:
             raise BadChange(f"quorate.replication={to} is unknown; there are: {', '.join(REPLICATIONS)}")
+        if topic.is_internal:
+            raise BadChange(f"{topic.name} is the cluster's own, and its copies agree by {topic.replication}")
         if topic.changes:
             raise BadChange(
                 f"copies of {topic.name} are on their way to other nodes; wait until they are there, or call it off"

@@ -16,6 +16,7 @@ from quorate.core.entry import Partition
 from quorate.machine.groups import Groups
 from quorate.wire.messages import VERSIONS, Api
 from tests.unit.kafka.harness import Connection, Served, serve, until
+from tests.unit.kafka.test_transactions import Producer
 
 NONE = ErrorCode.none
 WANTS_T = struct.pack(">hi", 0, 1) + b"\0\1t" + struct.pack(">i", 0)
@@ -378,6 +379,47 @@ def test_positions_of_a_topic_that_nobody_reads_can_be_deleted(tmp_path: Path) -
             await anna.leave()
             assert await delete("g", "t") == (NONE, [NONE])
             assert await positions(connection) == {}
+
+    serve(tmp_path, test)
+
+
+def test_a_consumer_that_was_fenced_has_no_say_in_a_transaction_either(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await prepared(served, connection)
+            anna = Somebody(connection)
+            await anna.join()
+            await anna.sync({anna.id: b"all"})
+            producer = Producer(connection)
+            await producer.begin()
+            who = {
+                "transactional_id": producer.name,
+                "producer_id": producer.id,
+                "producer_epoch": producer.epoch,
+                "group_id": "g",
+            }
+            assert (await connection.ask(Api.ADD_OFFSETS_TO_TXN, who)).error_code == NONE
+
+            async def commit_as(member_id: str, generation: int, version: int) -> ErrorCode:
+                part = {
+                    "partition_index": 0,
+                    "committed_offset": 5,
+                    "committed_leader_epoch": -1,
+                    "committed_metadata": "",
+                }
+                values = who | {
+                    "generation_id": generation,
+                    "member_id": member_id,
+                    "group_instance_id": None,
+                    "topics": [{"name": "t", "partitions": [part]}],
+                }
+                answer = await connection.ask(Api.TXN_OFFSET_COMMIT, values, version)
+                return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+            assert await commit_as(anna.id, anna.generation - 1, 3) == ErrorCode.illegal_generation
+            assert await commit_as("stranger", anna.generation, 3) == ErrorCode.unknown_member_id
+            assert await commit_as(anna.id, anna.generation, 3) == NONE
+            assert await commit_as("", -1, 2) == NONE, "it is fenced by its own epoch"
 
     serve(tmp_path, test)
 

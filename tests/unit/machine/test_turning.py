@@ -72,6 +72,12 @@ def test_a_turn_is_wanted_until_every_partition_has_taken_it() -> None:
     assert image.topic.turned[0].barrier == BARRIER
 
 
+@pytest.mark.parametrize("kind", ["groups", "transactions"])
+def test_a_home_of_the_cluster_stays_as_it_is(kind: str) -> None:
+    image = Image(**{"quorate.kind": kind})
+    assert not image.turn("isr")
+
+
 def test_a_turn_is_not_taken_before_a_majority_has_the_barrier() -> None:
     image = Image("isr")
     image.turn("raft")
