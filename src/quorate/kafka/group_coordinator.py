@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any, cast
 
 from kio.schema.errors import ErrorCode
 
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import TOPIC_ID_BYTES, Partition
+from quorate.core.entry import TOPIC_ID_BYTES, Partition, partition_of
 from quorate.kafka.group_live import LiveGroup
 from quorate.kafka.group_member import Join, Limits, Stage
 from quorate.machine.groups import GROUPS_COUNT_MAX, Expire, Group, Groups, Member, PutGroup, Result
@@ -37,6 +39,8 @@ RETENTION_MINUTES = "offsets.retention.minutes"
 RETENTION_MINUTES_DEFAULT = 7 * 24 * 60
 GROUP_NAME_MAX = 1000
 CLIENT_ID_MAX = 200
+LAGS_COUNT_MAX = 100
+"""Groups whose lag is told to whoever watches."""
 
 _ERRORS: dict[Outcome, ErrorCode] = {
     Outcome.NOT_LEADER: ErrorCode.not_coordinator,
@@ -89,6 +93,8 @@ class Coordinator:
         self._expiring: asyncio.TimerHandle | None = None
         self._node.watch_settled(self._noticed)
         self._node.when_over(self._over)
+        self._node.metrics.groups = self._counted
+        self._node.metrics.group_lags = self._lags
 
     # ---- which partitions ----
 
@@ -332,6 +338,35 @@ class Coordinator:
             done(_RESULTS.get(results[0], ErrorCode.unknown_server_error) if results else error_of(reply))
 
         self._node.homes.propose(led.partition, [command], answered)
+
+    # ---- for whoever watches ----
+
+    def _counted(self) -> Counter[str]:
+        return Counter(
+            led.stage_of(name).value
+            for led in self._led.values()
+            for name in {*led.machine.groups, *led.live}
+        )
+
+    def _lags(self) -> dict[str, int]:
+        """Of those that have most ahead of them: a page for a watcher has an end."""
+        lags = {
+            name: lag
+            for led in self._led.values()
+            for name, group in led.machine.groups.items()
+            if (lag := self._lag(group)) is not None
+        }
+        return dict(nlargest(LAGS_COUNT_MAX, lags.items(), key=lambda each: each[1]))
+
+    def _lag(self, group: Group) -> int | None:
+        """As far as this node has copies; None: of none of what the group reads."""
+        found = None
+        for positions in group.positions.values():
+            for number, position in positions.items():
+                partition = partition_of(position.topic_id, number)
+                if self._node.holds(partition):
+                    found = (found or 0) + max(0, self._node.commit(partition) + 1 - position.offset)
+        return found
 
     # ---- what is too old ----
 

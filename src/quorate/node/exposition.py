@@ -71,6 +71,7 @@ def exposition(node: Node) -> str:
     _proposals(page, node)
     _replicas(page, node)
     _connections(page, node)
+    _groups(page, node)
     _process(page)
     return str(page)
 
@@ -181,6 +182,18 @@ def _connections(page: Page, node: Node) -> None:
     page.sample(node.links.unsent_bytes, where="peers")
     for where, bytes_now in sorted(node.metrics.waiting_bytes.items()):
         page.sample(bytes_now(), where=where)
+
+
+def _groups(page: Page, node: Node) -> None:
+    page.family("quorate_groups", GAUGE, "Consumer groups that are coordinated here.")
+    for stage, count in sorted(node.metrics.groups().items()):
+        page.sample(count, state=stage)
+    what = (
+        "Settled offsets ahead of a group that is coordinated here, of partitions with a copy here; the most."
+    )
+    page.family("quorate_group_lag_offsets", GAUGE, what)
+    for group, lag in sorted(node.metrics.group_lags().items()):
+        page.sample(lag, group=group)
 
 
 def _process(page: Page) -> None:

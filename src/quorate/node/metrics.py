@@ -7,6 +7,7 @@ there from the start. Whatever can be looked up when somebody asks is not counte
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
@@ -88,6 +89,10 @@ class Metrics:
         """Of a round: written and flushed, until the event loop has heard of it."""
         self.connections: dict[str, Callable[[], int]] = {}
         """How many guests there are, by what they are for."""
+        self.groups: Callable[[], Counter[str]] = Counter
+        """How many consumer groups are coordinated here, by the stage that they are in."""
+        self.group_lags: Callable[[], dict[str, int]] = dict
+        """Those of them that have most ahead of them, and how many offsets that is."""
         self.waiting_bytes: dict[str, Callable[[], int]] = {}
         """What they have in memory until somebody takes it, by what it is."""
 

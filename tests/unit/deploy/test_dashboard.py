@@ -64,7 +64,11 @@ def test_every_metric_and_label_that_is_asked_for_is_on_a_nodes_page(tmp_path: P
         if kind == "histogram":
             known |= {name + suffix for suffix in OF_HISTOGRAMS}
     assert asked_for() - known == set()
-    labels = OF_PROMETHEUS | {"peer"} | {label for _, pairs in page.samples for label, _ in pairs}
+    labels = (
+        OF_PROMETHEUS
+        | {"peer", "state", "group"}
+        | {label for _, pairs in page.samples for label, _ in pairs}
+    )
     for query in queries():
         named = {label.strip() for group in BY.findall(query) for label in group.split(",")}
         named |= set(SELECTED.findall(query))

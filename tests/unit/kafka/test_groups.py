@@ -12,11 +12,13 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
+from quorate.batch import encode_records
 from quorate.core.entry import Partition
 from quorate.machine.groups import Groups
+from quorate.node.exposition import exposition
 from quorate.wire.messages import VERSIONS, Api
 from tests.unit.kafka.harness import Connection, Served, serve, until
-from tests.unit.kafka.test_transactions import Producer
+from tests.unit.kafka.test_transactions import Producer, ready
 
 NONE = ErrorCode.none
 WANTS_T = struct.pack(">hi", 0, 1) + b"\0\1t" + struct.pack(">i", 0)
@@ -391,6 +393,7 @@ def test_a_consumer_that_was_fenced_has_no_say_in_a_transaction_either(tmp_path:
             await anna.join()
             await anna.sync({anna.id: b"all"})
             producer = Producer(connection)
+            await ready(served, connection)
             await producer.begin()
             who = {
                 "transactional_id": producer.name,
@@ -470,6 +473,26 @@ def test_groups_are_listed_and_described_in_every_version(tmp_path: Path) -> Non
                 missing = ErrorCode.group_id_not_found if version >= 6 else NONE
                 assert (nobody.error_code, nobody.group_state) == (missing, "Dead")
             assert (await described(connection, "alone")).group_state == "Empty"
+
+    serve(tmp_path, test)
+
+
+def test_whoever_watches_sees_how_many_groups_there_are_and_how_far_behind(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await prepared(served, connection)
+            for number in range(10):
+                await connection.produce("t", encode_records([(None, b"%d" % number)]))
+            await commit(connection, 4)
+            await commit(connection, 10_000, group="ahead")
+            anna = Somebody(connection, group="h")
+            await anna.join()
+            page = exposition(served.node)
+            assert 'quorate_groups{state="Empty"} 2\n' in page
+            assert 'quorate_groups{state="CompletingRebalance"} 1\n' in page
+            # The leader's own entry lies before the ten.
+            assert 'quorate_group_lag_offsets{group="g"} 7\n' in page
+            assert 'quorate_group_lag_offsets{group="ahead"} 0\n' in page
 
     serve(tmp_path, test)
 

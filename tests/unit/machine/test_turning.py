@@ -74,7 +74,7 @@ def test_a_turn_is_wanted_until_every_partition_has_taken_it() -> None:
 
 @pytest.mark.parametrize("kind", ["groups", "transactions"])
 def test_a_home_of_the_cluster_stays_as_it_is(kind: str) -> None:
-    image = Image(**{"quorate.kind": kind})
+    image = Image("raft", 2, **{"quorate.kind": kind})
     assert not image.turn("isr")
 
 
