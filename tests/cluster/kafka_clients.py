@@ -30,6 +30,8 @@ with warnings.catch_warnings():
     from kafka import TopicPartition as PythonTopicPartition
     from kafka.admin import NewTopic as PythonNewTopic  # type: ignore[import-untyped]
 
+__all__ = ["KafkaConsumer", "KafkaProducer", "PythonTopicPartition"]
+
 TIMEOUT_S = 30.0
 
 Read = tuple[int, bytes]

@@ -85,7 +85,8 @@ async def _describe_quorum(broker: Broker, call: Call, request: Any) -> None:
         {
             "node_id": info.node,
             "listeners": [
-                {"name": name, "host": host, "port": port}
+                # Java's client takes no name in small letters.
+                {"name": name.upper(), "host": host, "port": port}
                 for name, (host, port) in sorted(
                     (info.listeners or {"client": (info.host, info.port)}).items()
                 )

@@ -43,6 +43,9 @@ def test_the_cluster_and_its_quorum_are_described(tmp_path: Path) -> None:
                 assert (quorum.error_code, quorum.leader_id) == (0, 1)
                 (voter,) = quorum.current_voters
                 assert voter.replica_id == 1
+                if version >= 2:
+                    (node,) = answer.nodes
+                    assert [(each.name, each.port) for each in node.listeners] == [("CLIENT", served.port)]
                 assert voter.log_end_offset == quorum.high_watermark > 0
                 assert other.error_code == ErrorCode.unknown_topic_or_partition
 

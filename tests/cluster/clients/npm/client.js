@@ -1,0 +1,37 @@
+// kafkajs, driven by one JSON object as its argument: write records, or read some, and print what came as JSON.
+const { Kafka, logLevel } = require("kafkajs");
+
+const text = (bytes) => (bytes === null || bytes === undefined ? null : bytes.toString());
+
+async function write(kafka, { topic, records }) {
+  const producer = kafka.producer({ idempotent: true });
+  await producer.connect();
+  const messages = records.map(([key, value, headers]) => ({ key, value, headers, partition: 0 }));
+  await producer.send({ topic, acks: -1, messages });
+  await producer.disconnect();
+}
+
+async function read(kafka, { topic, count, group }) {
+  const consumer = kafka.consumer({ groupId: group });
+  await consumer.connect();
+  await consumer.subscribe({ topic, fromBeginning: true });
+  const read = [];
+  await new Promise((resolve) => {
+    consumer.run({
+      eachMessage: async ({ message }) => {
+        const headers = Object.entries(message.headers).map(([name, value]) => [name, text(value)]);
+        read.push([text(message.key), text(message.value), headers, Number(message.timestamp)]);
+        if (read.length === count) resolve();
+      },
+    });
+  });
+  await consumer.disconnect();
+  console.log(JSON.stringify(read));
+}
+
+const asked = JSON.parse(process.argv[2]);
+const kafka = new Kafka({ clientId: "kafkajs", brokers: asked.brokers, logLevel: logLevel.NOTHING });
+(asked.records ? write : read)(kafka, asked).catch((error) => {
+  console.error(String(error));
+  process.exit(1);
+});
