@@ -20,7 +20,7 @@ from quorate.wire.entities import make
 from quorate.wire.messages import Api, request_class
 
 CREATE_VERSION, DELETE_VERSION, METADATA_VERSION = 7, 5, 12
-ALTER_VERSION, ADD_VERSION, PRODUCER_VERSION = 1, 3, 4
+ALTER_VERSION, ADD_VERSION, PRODUCER_VERSION, DESCRIBE_VERSION = 1, 3, 4, 4
 PAUSE_S = 0.05
 TOPIC, NODE, SET, RESET = 2, 4, 0, 1
 """Kafka's numbers for what settings are of, and for what is done to them."""
@@ -98,6 +98,15 @@ def _alter(cluster: Cluster, resource: int, name: str, settings: Mapping[str, st
     values = {"resources": [altered], "validate_only": False}
     answer = _ask(cluster, cluster.ask_once, Api.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, values)
     _judge(answer.responses, name)
+
+
+def settings_of(cluster: Cluster, topic: str) -> dict[str, str]:
+    """All that are known of a topic, given or not; raises UnknownTopic, Refused and Unreachable."""
+    asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": None}
+    values = {"resources": [asked], "include_synonyms": False, "include_documentation": False}
+    answer = _ask(cluster, cluster.ask_anybody, Api.DESCRIBE_CONFIGS, DESCRIBE_VERSION, values)
+    _judge(answer.results, topic)
+    return {str(config.name): str(config.value) for each in answer.results for config in each.configs}
 
 
 def add_partitions(cluster: Cluster, name: str, count: int) -> None:

@@ -52,8 +52,12 @@ NAMES = (
     "includeHeaders",
     "columns",
     "timeoutSeconds",
+    "tiered",
+    "lake",
     *SECURITY,
 )
+OF_LAKE = "lake."
+"""What begins so is a storage option of deltalake."""
 OF_A_TABLE = "provider"
 """What Spark's SQL adds to the options of a table; those of a view stay as they are."""
 
@@ -101,6 +105,9 @@ class Options:
     columns: tuple[str, ...]
     timeout_s: float
     security: Security | None = None
+    lake: str = ""
+    """Where topics are tiered, if that is to be read, too (tiered.py); and how that place is reached."""
+    lake_options: tuple[tuple[str, str], ...] = ()
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -110,9 +117,12 @@ def parse_options(given: Mapping[str, str]) -> Options:
         raise WrongOption('format("quorate") cannot be a table; use CREATE TEMPORARY VIEW … USING quorate')
     known = {name.lower(): name for name in NAMES}
     options: dict[str, str] = {}
+    lake_options: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() in known:
             options[known[name.lower()]] = str(value).strip()
+        elif name.lower().startswith(OF_LAKE):
+            lake_options[name[len(OF_LAKE) :]] = str(value)
         else:
             raise _unknown(name)
     ending = _where(options, "ending")
@@ -135,6 +145,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         columns=_columns(options),
         timeout_s=_seconds(options, "timeoutSeconds", usually=TIMEOUT_S),
         security=_security(options),
+        lake=_lake(options),
+        lake_options=tuple(sorted(lake_options.items())),
     )
 
 
@@ -309,6 +321,16 @@ def _security(options: Mapping[str, str]) -> Security | None:
         return Security(tls=has_tls, **given) if has_tls or has_password else None
     except ValueError as error:
         raise WrongOption(f"options 'kafka.ssl.*' and 'kafka.sasl.*': {error}") from None
+
+
+def _lake(options: Mapping[str, str]) -> str:
+    if not _truth(options, "tiered", usually=False):
+        return ""
+    if not options.get("lake"):
+        raise WrongOption(
+            "option 'tiered' needs 'lake', the place that `quorate tier --lake` keeps topics in"
+        )
+    return options["lake"]
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ from quorate.spark.planning import (
     limited,
     read_stream_offset,
 )
+from quorate.spark.tiered import TieredReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,12 +87,14 @@ class QuorateSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(schema)
-        return BatchReader(self.parsed, schema)
+        return TieredReader(self.parsed, schema) if self.parsed.lake else BatchReader(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         self._check(schema)
         if self.parsed.ending != LATEST_NAME:
             raise WrongOption("options 'ending…' are for batches; a stream has no end")
+        if self.parsed.lake:
+            raise WrongOption("option 'tiered' is for batches; a stream reads the log")
         return StreamReader(self.parsed, schema)
 
     def _check(self, schema: StructType) -> None:

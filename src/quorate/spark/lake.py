@@ -1,0 +1,194 @@
+"""Topics as Delta tables, by `deltalake`: what a table holds of a topic, and how more of it is committed.
+
+A table is of one creation of one topic: its id stands in the table's description. How far it goes stands in the
+commits themselves, as a transaction of each partition whose version is the next offset to be read. So rows and how
+far they go are one commit, and of two writers that begin at the same place Delta refuses the second.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.schema import Schema
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+PARTITION = "partition"
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+IN_FILES = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(HEADER)),
+    ]
+)
+"""What a file holds. Which partition it is of, Delta says."""
+OF_TABLES = Schema.from_arrow(pa.schema([*IN_FILES, (PARTITION, pa.int32())]))
+
+
+class LakeTrouble(Exception):
+    """One line: which table, what is wrong, what to do."""
+
+
+class File(NamedTuple):
+    """A Parquet file with records of one partition, below its table's place."""
+
+    path: str
+    size: int
+    partition: int
+    rows: int
+    first: int
+    last: int
+    """The lowest and highest offset in it."""
+
+
+class Lake:
+    """A place with one table for each topic. `options` are deltalake's storage options."""
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
+        self.uri = uri.rstrip("/")
+        self.options = dict(options or {})
+
+    def place(self, topic: str) -> str:
+        return f"{self.uri}/{topic}"
+
+    def files(self, topic: str) -> Any:
+        """A file system whose root is the table's place, for Arrow."""
+        from pyarrow import fs
+
+        if "://" not in self.uri:
+            Path(self.place(topic)).mkdir(parents=True, exist_ok=True)
+        return fs.PyFileSystem(DeltaStorageHandler(self.place(topic), self.options))
+
+    def table(self, topic: str, topic_id: str) -> Table | None:
+        """The newest version; None: there is none yet. Raises LakeTrouble if it is of another topic."""
+        try:
+            delta = DeltaTable(self.place(topic), storage_options=self.options)
+        except TableNotFoundError:
+            return None
+        except OSError as error:
+            raise LakeTrouble(f"{self.place(topic)} cannot be read: {_first_line(error)}") from error
+        said = _described(delta)
+        if said.get("topic_id") != topic_id:
+            whose = f"topic {said['topic']!r} with id {said['topic_id']}" if said else "something else"
+            raise LakeTrouble(
+                f"{self.place(topic)} is of {whose}, and topic {topic!r} has id {topic_id} now; "
+                f"choose another place for it, or move that table away"
+            )
+        return Table(delta, topic_id)
+
+    def commit(
+        self,
+        topic: str,
+        topic_id: str,
+        table: Table | None,
+        files: Sequence[File],
+        ends: Mapping[int, int],
+    ) -> Table:
+        """These files, and that everything before `ends` is in the table: both or neither. The table as it is then.
+
+        `table` is the one that the files were chosen by: raises LakeTrouble if somebody else has written since.
+        """
+        said = {"quorate.topic_id": topic_id, "quorate.next": json.dumps(dict(sorted(ends.items())))}
+        marks = [Transaction(app_id(topic_id, number), end) for number, end in sorted(ends.items())]
+        properties = CommitProperties(custom_metadata=said, app_transactions=marks)
+        adds: list[AddAction | RemoveAction] = [_add(file) for file in files]
+        try:
+            if table is None:
+                create_table_with_add_actions(
+                    self.place(topic),
+                    OF_TABLES,
+                    [_add(file) for file in files],
+                    partition_by=[PARTITION],
+                    description=json.dumps({"topic": topic, "topic_id": topic_id}),
+                    storage_options=self.options,
+                    commit_properties=properties,
+                )
+            else:
+                table.delta.create_write_transaction(
+                    adds, "append", OF_TABLES, partition_by=[PARTITION], commit_properties=properties
+                )
+        except (CommitFailedError, FileExistsError) as error:
+            raise LakeTrouble(
+                f"{self.place(topic)}: another job has written to it meanwhile; let one alone tier this topic"
+            ) from error
+        except OSError as error:
+            raise LakeTrouble(f"{self.place(topic)} cannot be written: {_first_line(error)}") from error
+        written = self.table(topic, topic_id)
+        assert written is not None
+        return written
+
+
+class Table:
+    """One version of a table: what it says does not change."""
+
+    def __init__(self, delta: DeltaTable, topic_id: str) -> None:
+        self.delta = delta
+        self._topic_id = topic_id
+
+    @property
+    def version(self) -> int:
+        return self.delta.version()
+
+    def next_offset(self, partition: int) -> int | None:
+        """Everything of the partition before it is here; None: nothing was ever committed of it."""
+        version = self.delta.transaction_version(app_id(self._topic_id, partition))
+        return None if version is None else int(version)
+
+    def files(self) -> list[File]:
+        actions = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
+        return [
+            File(
+                row["path"],
+                row["size_bytes"],
+                int(row[f"partition.{PARTITION}"]),
+                row["num_records"],
+                row["min.offset"],
+                row["max.offset"],
+            )
+            for row in actions
+        ]
+
+    def tidy(self, *, compact: bool, vacuum_hours: int | None) -> None:
+        """Few large files instead of many small ones; and those removed that no version of so long ago needs."""
+        if compact:
+            self.delta.optimize.compact()
+        if vacuum_hours is not None:
+            self.delta.vacuum(vacuum_hours, dry_run=False, enforce_retention_duration=False)
+
+
+def app_id(topic_id: str, partition: int) -> str:
+    return f"quorate/{topic_id}/{partition}"
+
+
+def _add(file: File) -> AddAction:
+    stats = {
+        "numRecords": file.rows,
+        "minValues": {"offset": file.first},
+        "maxValues": {"offset": file.last},
+        "nullCount": {"offset": 0},
+    }
+    now_ms = int(time.time() * 1000)
+    return AddAction(file.path, file.size, {PARTITION: str(file.partition)}, now_ms, True, json.dumps(stats))
+
+
+def _described(delta: DeltaTable) -> dict[str, str]:
+    try:
+        said = json.loads(delta.metadata().description or "")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) and {"topic", "topic_id"} <= said.keys() else {}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

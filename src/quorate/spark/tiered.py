@@ -1,0 +1,132 @@
+"""Reading with `tiered`: what a Delta table has of a topic from there, and the rest from the log.
+
+One version of each table is fixed when the query is planned. It says up to where it goes, and the log is read from
+there. Should the log begin above that, something is in neither, and the query fails: it never reads around a hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from quorate.spark.asking import earliest, find, resolve
+from quorate.spark.options import EARLIEST_NAME, LATEST_NAME, Options, Positions, WrongOption
+from quorate.spark.planning import joined
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from quorate.spark.lake import Table
+
+ROWS = 32_768
+
+
+class FilePartition(InputPartition):
+    """One task: the rows of a file from an offset to the one before another."""
+
+    def __init__(self, topic: str, number: int, path: str, first: int, end: int) -> None:
+        super().__init__((topic, number, path, first, end))
+
+
+class TieredReader(DataSourceReader):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.options = options
+        self.row_schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from quorate.spark.lake import Lake
+        from quorate.spark.source import connected, plan
+
+        options = self.options
+        lake = Lake(options.lake, dict(options.lake_options))
+        with connected(options) as cluster:
+            found = find(cluster, options.selection)
+            begin, end = self._wanted(cluster, found)
+            kept = {topic: earliest(cluster, topic, numbers) for topic, numbers in found.numbers.items()}
+        tasks: list[InputPartition] = []
+        boundary: Positions = {}
+        for topic, numbers in found.numbers.items():
+            table = lake.table(topic, found.ids[topic])
+            boundary[topic] = {n: (table.next_offset(n) if table else None) or 0 for n in numbers}
+            for number, after in boundary[topic].items():
+                if kept[topic][number] > max(after, begin[topic][number]):
+                    raise WrongOption(
+                        f"{topic}-{number}: the log starts at offset {kept[topic][number]}, and the table in "
+                        f"{lake.place(topic)} ends before {after}: what lies between is in neither"
+                    )
+            if table is not None:
+                tasks += self._of_files(table, topic, begin[topic], end[topic], boundary[topic])
+        rest: Positions = {}
+        for topic, number, first, last in joined(begin, end):
+            rest.setdefault(topic, {})[number] = min(max(first, boundary[topic][number]), last)
+        return tasks + plan(rest, end, found.ids, options)
+
+    def _wanted(self, cluster: object, found: object) -> tuple[Positions, Positions]:
+        """`earliest` is the beginning of the table, and not that of the log."""
+        options = self.options
+        starting = EARLIEST_NAME if options.starting is None else options.starting
+        end = resolve(cluster, found, options.ending, "endingOffsets", unnamed=LATEST_NAME)  # type: ignore[arg-type]
+        if starting == EARLIEST_NAME:
+            return {topic: dict.fromkeys(numbers, 0) for topic, numbers in end.items()}, end
+        if isinstance(starting, int) or type(starting) is not dict:
+            raise WrongOption(
+                "with 'tiered', 'startingOffsets' is earliest, or offsets; times are the log's alone"
+            )
+        begin = {topic: dict.fromkeys(numbers, 0) for topic, numbers in end.items()}
+        for topic, given in starting.items():
+            for number, offset in given.items():
+                if number not in begin.get(topic, {}):
+                    raise WrongOption(f"option 'startingOffsets' names {topic}-{number}, which is not read")
+                begin[topic][number] = end[topic][number] if offset == -1 else max(offset, 0)
+        return begin, end
+
+    def _of_files(
+        self, table: Table, topic: str, begin: dict[int, int], end: dict[int, int], boundary: dict[int, int]
+    ) -> Iterator[FilePartition]:
+        for file in table.files():
+            number = file.partition
+            if number not in begin:
+                continue
+            first, last = begin[number], min(end[number], boundary[number])
+            if file.last >= first and file.first < last:
+                yield FilePartition(topic, number, file.path, first, last)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from quorate.spark.source import read_range
+
+        if isinstance(partition, FilePartition):
+            return self._read_file(partition)
+        return read_range(self.options, self.row_schema, partition)
+
+    def _read_file(self, partition: FilePartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from quorate.spark.lake import IN_FILES, Lake
+
+        topic, number, path, first, end = partition.value
+        schema = to_arrow_schema(self.row_schema, timezone="UTC")
+        constants = {"topic": topic, "partition": number}
+        wanted = [name for name in IN_FILES.names if name in schema.names or name == "offset"]
+        files = Lake(self.options.lake, dict(self.options.lake_options)).files(topic)
+        with files.open_input_file(path) as opened:
+            for batch in pq.ParquetFile(opened).iter_batches(ROWS, columns=wanted):
+                offsets = batch.column("offset")
+                inside = pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end))
+                rows = batch.filter(inside)
+                if not rows.num_rows:
+                    continue
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.repeat(pa.scalar(constants[each.name], each.type), rows.num_rows)
+                        if each.name in constants
+                        else rows.column(each.name).cast(each.type)
+                        for each in schema
+                    ],
+                    schema=schema,
+                )

@@ -1,0 +1,256 @@
+"""Topics in Delta tables: every record once, wherever the job ended before; read with the log, without a hole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from quorate.cli.demo_cluster import DemoCluster
+from quorate.client.cluster import Cluster
+from quorate.spark import lake as lakes
+from quorate.spark import tier as tiers
+from quorate.spark.lake import Lake, LakeTrouble
+from quorate.spark.tier import Tiering
+from tests.spark.conftest import TIMEOUT_S, Topic
+from tests.unit.backup.object_store import BUCKET, CREDENTIALS, object_store
+
+pytestmark = pytest.mark.cluster
+
+MakeTopic = Callable[..., Topic]
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%08d" % number for number in range(first, first + count)]
+
+
+class Job:
+    """`quorate tier` of one topic, in the session that is there."""
+
+    def __init__(self, spark: SparkSession, topic: Topic, lake: Lake) -> None:
+        self.spark, self.topic, self.lake = spark, topic, lake
+
+    def run(self, *, batch_offsets: int = 1_000_000, **more: Any) -> Tiering:
+        options = {"kafka.bootstrap.servers": self.topic.bootstrap}
+        tiering = Tiering(self.lake, options, (self.topic.name,), **more)
+        with Cluster(self.topic.bootstrap) as cluster:
+            start = tiering.begin(cluster)
+        tiering.run(self.spark, start, batch_offsets=batch_offsets)
+        return tiering
+
+    def rows(self) -> list[tuple[int, int, bytes]]:
+        """What is in the table, from its own files."""
+        import pyarrow as pa
+
+        (topic_id,) = self._ids()
+        table = self.lake.table(self.topic.name, topic_id)
+        assert table is not None
+        held = pa.table(table.delta.to_pyarrow_table())
+        columns = (held[name].to_pylist() for name in ("partition", "offset", "value"))
+        return sorted(zip(*columns, strict=True))
+
+    def _ids(self) -> list[str]:
+        with Cluster(self.topic.bootstrap) as cluster:
+            return [topic.id.hex() for topic in cluster.topics([self.topic.name]).values()]
+
+    def tiered(self, **more: str) -> DataFrame:
+        options = {f"lake.{name}": value for name, value in self.lake.options.items()}
+        return self.topic.read(self.spark, tiered="true", lake=self.lake.uri, **options, **more)
+
+    def values(self, **more: str) -> list[bytes]:
+        return sorted(bytes(row[0]) for row in self.tiered(columns="value", **more).collect())
+
+
+@pytest.fixture
+def job(spark: SparkSession, make_topic: MakeTopic, tmp_path: Path) -> Job:
+    return Job(spark, make_topic(2), Lake(str(tmp_path / "lake")))
+
+
+def test_every_record_is_in_the_table_once_and_read_with_the_log(job: Job) -> None:
+    job.topic.produce(numbered(300))
+    first = job.run(batch_offsets=100)
+    assert first.rows_count == 300
+    assert first.commits_count >= 3
+    job.topic.produce(numbered(100, 300), compression="zstd")
+    assert job.values() == numbered(400), "the table, and the log behind it"
+    assert job.run().rows_count == 100
+    assert job.run().commits_count == 0, "nothing new"
+    held = job.rows()
+    assert sorted(value for _, _, value in held) == numbered(400)
+    assert len({(partition, offset) for partition, offset, _ in held}) == 400
+    rows = job.tiered(includeHeaders="true").orderBy("partition", "offset").collect()
+    plain = job.topic.read(job.spark, includeHeaders="true").orderBy("partition", "offset").collect()
+    assert rows == plain, "all columns are those of the log"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("files half written", marks=pytest.mark.proof),
+        pytest.param("before the commit", marks=pytest.mark.proof),
+        "after the commit",
+    ],
+)
+def test_whatever_ends_a_batch_the_next_run_goes_on_from_the_lake(
+    job: Job, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.topic.produce(numbered(200))
+    job.run()
+    job.topic.produce(numbered(200, 200))
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"the end: {step}")
+
+    with monkeypatch.context() as patch:
+        if step == "files half written":
+            original = Tiering.keep
+
+            def half(self: Tiering, rows: DataFrame, ends: tiers.Positions) -> None:
+                monkeypatch.setattr(self.lake, "commit", fails, raising=False)
+                original(self, rows.limit(50), ends)
+
+            patch.setattr(Tiering, "keep", half)
+        elif step == "before the commit":
+            patch.setattr(Lake, "commit", fails)
+        else:
+            committed = Lake.commit
+
+            def and_then(self: Lake, *given: Any) -> None:
+                committed(self, *given)
+                fails()
+
+            patch.setattr(Lake, "commit", and_then)
+        with pytest.raises(StreamingQueryException):
+            job.run()
+    job.lake = Lake(job.lake.uri)
+    again = job.run()
+    assert again.rows_count == (0 if step == "after the commit" else 200)
+    assert sorted(value for _, _, value in job.rows()) == numbered(400)
+    assert job.values() == numbered(400)
+
+
+def test_of_two_jobs_at_one_place_the_second_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.topic.produce(numbered(100))
+    job.run()
+    job.topic.produce(numbered(100, 100))
+    commit = Lake.commit
+
+    def as_another(self: Lake, *given: Any) -> Any:
+        """The very same, by somebody who was quicker."""
+        commit(self, *given)
+        return commit(self, *given)
+
+    monkeypatch.setattr(Lake, "commit", as_another)
+    with pytest.raises(LakeTrouble, match="another job has written"):
+        job.run()
+    monkeypatch.undo()
+    assert sorted(value for _, _, value in job.rows()) == numbered(200)
+
+
+def test_small_files_are_joined_and_what_nobody_needs_is_removed(job: Job) -> None:
+    job.topic.produce(numbered(300))
+    job.run(batch_offsets=60)
+    files = list(Path(job.lake.place(job.topic.name)).rglob("*.parquet"))
+    assert len(files) > 4
+    job.topic.produce(numbered(1, 300))
+    job.run(compact=True, vacuum_hours=0)
+    left = [
+        path for path in Path(job.lake.place(job.topic.name)).rglob("*.parquet") if "_delta" not in str(path)
+    ]
+    assert len(left) == 2, "one a partition"
+    assert job.values() == numbered(301)
+
+
+def delete_before(topic: Topic, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    for future in admin.delete_records([TopicPartition(topic.name, 0, offset)]).values():
+        future.result(TIMEOUT_S)
+
+
+def test_what_the_log_forgets_is_read_from_the_lake_and_a_hole_is_an_error(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    job = Job(spark, make_topic(), Lake(str(tmp_path / "lake")))
+    job.topic.produce(numbered(100))
+    job.run()
+    middle = sorted(row.offset for row in job.topic.read(spark, columns="offset").collect())[50]
+    delete_before(job.topic, middle)
+    assert len(job.topic.values(spark)) == 50
+    assert job.values() == numbered(100)
+    at = f'{{"{job.topic.name}": {{"0": {middle - 10}}}}}'
+    assert job.values(startingOffsets=at) == numbered(60, 40)
+    assert job.values(
+        startingOffsets=at, endingOffsets=at.replace(str(middle - 10), str(middle))
+    ) == numbered(10, 40)
+    job.topic.produce(numbered(20, 100))
+    beyond = sorted(row.offset for row in job.topic.read(spark, columns="offset").collect())[-5]
+    delete_before(job.topic, beyond)
+    with pytest.raises(PySparkException, match="what lies between is in neither"):
+        job.values()
+    with pytest.raises(LakeTrouble, match="what lies between is lost"):
+        job.run()
+
+
+def test_a_topic_that_was_created_anew_is_not_mixed_with_the_old_one(job: Job, cluster: DemoCluster) -> None:
+    job.topic.produce(numbered(10))
+    job.run()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.delete_topics([job.topic.name])[job.topic.name].result(TIMEOUT_S)
+    Topic(cluster.bootstrap, job.topic.name, 2).produce(numbered(10))
+    with pytest.raises(LakeTrouble, match="choose another place"):
+        job.run()
+    with pytest.raises(PySparkException, match="choose another place"):
+        job.values()
+
+
+def test_options_of_tiered_reading_are_checked(job: Job) -> None:
+    with pytest.raises(PySparkException, match="needs 'lake'"):
+        job.topic.read(job.spark, tiered="true").collect()
+    with pytest.raises(PySparkException, match="is for batches"):
+        stream = (
+            job.spark.readStream.format("quorate")
+            .options(**job.topic.options(tiered="true", lake="x"))
+            .load()
+        )
+        stream.writeStream.format("noop").start().processAllAvailable()
+    with pytest.raises(PySparkException, match="times are the log's alone"):
+        job.tiered(startingTimestamp="5").collect()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with object_store() as where:
+        yield CREDENTIALS | {"AWS_ENDPOINT_URL": where, "AWS_ALLOW_HTTP": "true"}
+
+
+@pytest.mark.skipif(find_spec("moto") is None, reason="moto is not installed")
+def test_a_lake_in_an_object_store(spark: SparkSession, make_topic: MakeTopic, s3: dict[str, str]) -> None:
+    job = Job(spark, make_topic(), Lake(f"s3://{BUCKET}/lake", s3))
+    job.topic.produce(numbered(50))
+    assert job.run().rows_count == 50
+    job.topic.produce(numbered(50, 50))
+    assert job.run().rows_count == 50
+    job.topic.produce(numbered(5, 100))
+    assert job.values() == numbered(105)
+
+
+@pytest.mark.proof
+def test_the_newest_version_is_what_is_asked_for(job: Job) -> None:
+    """A version that was looked at does not change, whatever is committed later."""
+    job.topic.produce(numbered(10))
+    job.run()
+    (topic_id,) = job._ids()
+    table = job.lake.table(job.topic.name, topic_id)
+    assert table is not None
+    before = table.files(), table.next_offset(0)
+    job.topic.produce(numbered(10, 10))
+    job.run()
+    assert (table.files(), table.next_offset(0)) == before
+    assert isinstance(table, lakes.Table)
