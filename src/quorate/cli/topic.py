@@ -22,10 +22,12 @@ from quorate.cli.options import (
     Throttle,
     Timeout,
 )
-from quorate.cli.wrong import WrongUsage
+from quorate.cli.wrong import WrongUsage, no_such
 
 if TYPE_CHECKING:
     from quorate.cli.orders import Orders
+
+KINDS = ("raft", "coordinated", "isr", "confirm")
 
 topic_app = typer.Typer(
     no_args_is_help=True,
@@ -54,9 +56,11 @@ quorate topic alter events --config max.message.bytes=4000000
 quorate topic alter events --reset max.message.bytes
 quorate topic alter events --partitions 12      partitions are added, never removed
 quorate topic alter events --replicas 5         copies are added, or removed, while clients write
+quorate topic alter events --replication isr    copies agree in another way, while clients write
 
 More copies are made like any other: the order stands in the metadata group, and goes on by itself. Typed again, it
-is waited for; `quorate topic cancel events` calls it off.
+is waited for; `quorate topic cancel events` calls it off. So it is with the way in which copies agree: each
+partition turns by itself, and to order the former one again calls it off for those that have not.
 
 \b
 [bold]Exit code[/bold]
@@ -246,24 +250,36 @@ def alter(
     replicas: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=9, help="How many copies each shall have.")
     ] = None,
+    replication: Annotated[
+        str | None, typer.Option(metavar="KIND", help=f"How its copies shall agree: {', '.join(KINDS)}.")
+    ] = None,
     throttle: Throttle = None,
     no_wait: NoWait = False,
     timeout: Timeout = WAIT_S,
     json: Json = False,
 ) -> None:
-    """Alter the settings of a topic, add partitions, or change how many copies there are."""
+    """Alter the settings of a topic, add partitions, change how many copies there are, or how they agree."""
     from quorate.cli.orders import carry_out, reached
+    from quorate.cli.topic_turning import until_turned
     from quorate.client.admin import add_partitions, alter_topic
 
     settings = altered_settings(config, reset)
+    if replication is not None:
+        if replication not in KINDS:
+            raise no_such("kind of replication", replication, KINDS)
+        settings["quorate.replication"] = replication
     if not settings and partitions is None and replicas is None:
-        raise WrongUsage("nothing is to be altered: give --config, --reset, --partitions or --replicas")
+        raise WrongUsage(
+            "nothing is to be altered: give --config, --reset, --partitions, --replicas or --replication"
+        )
     topic = carry_out(servers, lambda orders: orders.topic(name))
     with reached(servers) as cluster:
         if settings:
             alter_topic(cluster, name, settings)
         if partitions is not None and partitions != len(topic.ensembles):
             add_partitions(cluster, name, partitions)
+    if "quorate.replication" in settings and not no_wait:
+        topic = carry_out(servers, lambda orders: until_turned(orders, name, timeout_s=timeout))
     if replicas is not None:
         topic = carry_out(
             servers,
@@ -281,7 +297,8 @@ def alter(
     altered["nodes"] = [
         [member.node for member in topic.wanted(each)] for each in range(len(topic.ensembles))
     ]
-    altered["is_so"] = not topic.changes
+    altered["replication"] = topic.replication
+    altered["is_so"] = not topic.changes and topic.turning is None
     say.result(f"topic {name}: {', '.join(said)}", altered, json=json)
 
 

@@ -9,6 +9,7 @@ import typer
 from quorate.cli import say
 from quorate.cli.options import NATS_SUBJECT, SERVERS, Json, Servers
 from quorate.cli.topic_copies import Target, found
+from quorate.cli.topic_turning import so_far, waiting_for
 
 if TYPE_CHECKING:
     from quorate.cli.orders import Orders
@@ -46,6 +47,12 @@ def describe(target: Target, servers: Servers = SERVERS, json: Json = False) -> 
         columns.append("stored")
         rows = [(*row, _stored(seen, topic, number)) for row, number in zip(rows, numbers, strict=True)]
     out = say.console()
+    if topic.turning is not None:
+        columns.append(f"to be {topic.turning.to}")
+        rows = [
+            (*row, waiting_for(seen, topic, number) or "yes")
+            for row, number in zip(rows, numbers, strict=True)
+        ]
     out.print(say.table(_title(topic), columns, rows, right=(0, 1, 2, 6)))
     copies = ("partition", "node", "role", "epoch", "log", "settled", "lag", "in sync", "faulty")
     out.print(say.table("", copies, _copy_rows(view), right=(0, 1, 3, 4, 5, 6)))
@@ -68,7 +75,8 @@ def _title(topic: Topic) -> str:
     subject = topic.config.get(NATS_SUBJECT)
     fed = f", fed from NATS subject {subject}" if subject else ""
     settings = [f", {name}={value}" for name, value in sorted(topic.config.items()) if name != NATS_SUBJECT]
-    return escape(f"Topic {topic.name}, {topic.replication}{fed}{''.join(settings)}")
+    turning = f", {so_far(topic)}" if topic.turning is not None else ""
+    return escape(f"Topic {topic.name}, {topic.replication}{turning}{fed}{''.join(settings)}")
 
 
 # ---- a row for each partition ----

@@ -49,6 +49,8 @@ class PartitionView(msgspec.Struct, omit_defaults=True):
     """Where a change is open."""
     stored: Any = None
     """What whoever oversees it keeps of it."""
+    replication: str = ""
+    """How its copies agree, where that is not as the topic's."""
 
 
 class TopicView(msgspec.Struct):
@@ -59,6 +61,8 @@ class TopicView(msgspec.Struct):
     is_current: bool
     """Whether a majority of the metadata group answers: else what is said may be old."""
     partitions: list[PartitionView]
+    turning: str | msgspec.UnsetType = msgspec.UNSET
+    """How its copies shall agree, while not all of them do."""
 
 
 class Found:
@@ -84,7 +88,8 @@ class Found:
     def topic(self, topic: Topic, numbers: list[int]) -> TopicView:
         views = [self.partition(topic, number) for number in numbers]
         known = topic.name, topic.id.hex(), topic.replication, topic.config
-        return TopicView(*known, self.image.is_current, views)
+        turning = topic.turning.to if topic.turning is not None else msgspec.UNSET
+        return TopicView(*known, self.image.is_current, views, turning)
 
     def partition(self, topic: Topic, number: int) -> PartitionView:
         partition = partition_of(topic.id, number)
@@ -95,6 +100,8 @@ class Found:
         if leader is not None:
             view.leader, view.epoch, view.commit = leader.me.node, leader.epoch, leader.commit
             view.learners = [member.node for member in leader.membership.learners]
+        if topic.protocol(number) != topic.replication:
+            view.replication = topic.protocol(number)
         if number in topic.changes:
             view.to_be = [member.node for member in topic.wanted(number)]
         holders = [member.node for member in topic.holders(number)]

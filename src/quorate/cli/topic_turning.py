@@ -1,0 +1,59 @@
+"""What `quorate topic alter --replication` waits for, and what `quorate topic describe` says of it (017)."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from quorate.cli import say
+from quorate.cli.wrong import NotYet
+
+if TYPE_CHECKING:
+    from quorate.cli.orders import Orders
+    from quorate.cli.topic_view import Found
+    from quorate.machine.metadata import Topic
+
+LOOK_EVERY_S = 0.3
+
+
+async def until_turned(orders: Orders, name: str, *, timeout_s: float) -> Topic:
+    """Until all partitions agree as is wanted, with a line whenever more of them do; raises NotYet."""
+    deadline = monotonic() + timeout_s
+    said = ""
+    while True:
+        topic = await orders.topic(name)
+        if topic.turning is None:
+            return topic
+        line = f"{name}: {so_far(topic)}"
+        if line != said:
+            said = line
+            say.progress_line(line)
+        if monotonic() >= deadline:
+            raise NotYet(
+                f"{line}; it goes on by itself: `quorate topic describe {name}` says what it waits for, and "
+                f"`quorate topic alter {name} --replication {topic.replication}` calls it off"
+            )
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def so_far(topic: Topic) -> str:
+    assert topic.turning is not None
+    count, to = len(topic.ensembles), topic.turning.to
+    turned = sum(topic.protocol(number) == to for number in range(count))
+    return f"to be replicated by {to}: {turned} of {count} partition{'s' * (count != 1)} so far"
+
+
+def waiting_for(seen: Found, topic: Topic, number: int) -> str:
+    """What keeps a partition from being replicated as is wanted; empty: it is."""
+    from quorate.core.entry import partition_of
+
+    if topic.turning is None or topic.protocol(number) == topic.turning.to:
+        return ""
+    leader = seen.leader(partition_of(topic.id, number))
+    if leader is None:
+        return "nobody leads it"
+    late = [f"node {node} by {lag:,}" for node, lag in sorted(leader.lags.items()) if lag > 0]
+    if late:
+        return f"a majority has to have all of it, and behind is {', '.join(late)}"
+    return f"its leader, node {leader.me.node}, ends {topic.protocol(number)}"
