@@ -11,8 +11,8 @@ from typer.core import TyperCommand
 from quorate.cli import say
 from quorate.cli.world_options import (
     NODES_MAX,
-    PROTOCOLS,
     SEEDS_HELP,
+    WORLDS,
     check_only,
     in_words,
     make_plan,
@@ -41,6 +41,7 @@ quorate sim raft --seed 7 --shrink           a failing world, made shorter
 quorate sim coordinated --faults operator    operators compete and die
 quorate sim confirm --seed 7 --trace         CONFIRM, ROLLBACK, told by lines
 quorate sim raft --set tables_share=1        clients use tables, not topics
+quorate sim turning                          partitions go from one protocol to another
 
 [bold]Faults[/bold]
 all, none, or names with commas between:
@@ -63,7 +64,7 @@ class TraceMayStandAlone(TyperCommand):
         for index, word in enumerate(given):
             if word == "--trace":
                 behind = given[index + 1] if index + 1 < len(given) else "--"
-                if behind in PROTOCOLS or (behind.startswith("-") and behind != STDOUT):
+                if behind in WORLDS or (behind.startswith("-") and behind != STDOUT):
                     given[index] = f"--trace={STDOUT}"
         return super().parse_args(ctx, given)
 
@@ -73,7 +74,7 @@ def register(app: typer.Typer) -> None:
 
 
 def sim(
-    protocol: Annotated[str, typer.Argument(metavar="|".join(PROTOCOLS), help="How the copies agree.")],
+    protocol: Annotated[str, typer.Argument(metavar="|".join(WORLDS), help="How the copies agree.")],
     seeds: Annotated[
         str | None,
         typer.Option(metavar="FIRST:END", help=SEEDS_HELP, show_default=SEEDS),

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from quorate.sim.run import Plan
 
 PROTOCOLS = ("raft", "coordinated", "isr", "confirm")
+WORLDS = (*PROTOCOLS, "turning")
+"""Kinds of worlds: of a protocol, or of partitions that go from one to another."""
 NODES_MAX = 9
 SEEDS_HELP = "A range of worlds, END left out; one number is one world."
 DIGITS_MAX = 18
@@ -27,8 +29,8 @@ def make_plan(
     until: float | None,
     overrides: dict[str, int | float],
 ) -> Plan:
-    if protocol not in PROTOCOLS:
-        raise no_such("protocol", protocol, PROTOCOLS)
+    if protocol not in WORLDS:
+        raise no_such("protocol", protocol, WORLDS)
     from quorate.sim.run import WITH_LEARNERS, Plan
 
     profiles = parse_faults(faults, protocol)
