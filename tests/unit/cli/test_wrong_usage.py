@@ -66,7 +66,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["topic", "transfer", "events", "--to", "0"], "'--to'"),
         (
             ["topic", "alter", "events"],
-            "nothing is to be altered: give --config, --reset, --partitions or --replicas",
+            "nothing is to be altered: give --config, --reset, --partitions, --replicas or --replication",
         ),
         (["topic", "alter", "events", "--config", "a=1", "--reset", "a"], "--config and --reset both name a"),
         (["topic", "alter", "events", "--config", "a"], "--config 'a': write KEY=VALUE"),
