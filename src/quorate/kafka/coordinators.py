@@ -16,7 +16,6 @@ from quorate.core.entry import partition_of
 from quorate.kafka.call import Call
 from quorate.machine.purpose import GROUPS, TRANSACTIONS
 from quorate.node.homes import NoHome
-from quorate.node.logs import WARNING
 from quorate.wire.messages import decode_request
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ async def _make(broker: Broker, call: Call, request: Any, kind: str) -> None:
         await broker.node.homes.ensure(kind)
         await _until_led(broker, kind)
     except NoHome as none:
-        broker.node.log(f"no home for {kind} yet: {none}", level=WARNING)
+        broker.node.log_offence(f"no home for {kind} yet: {none}")  # Clients ask again and again.
     broker.in_turn(lambda: _answer(broker, call, request, kind))
 
 

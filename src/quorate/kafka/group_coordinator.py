@@ -41,6 +41,8 @@ GROUP_NAME_MAX = 1000
 CLIENT_ID_MAX = 200
 LAGS_COUNT_MAX = 100
 """Groups whose lag is told to whoever watches."""
+LAG_POSITIONS_MAX = 50_000
+"""Positions that are looked at for that."""
 
 _ERRORS: dict[Outcome, ErrorCode] = {
     Outcome.NOT_LEADER: ErrorCode.not_coordinator,
@@ -91,6 +93,7 @@ class Coordinator:
         self._led: dict[Partition, Led] = {}
         self._looking = False
         self._expiring: asyncio.TimerHandle | None = None
+        self._turns = 0
         self._node.watch_settled(self._noticed)
         self._node.when_over(self._over)
         self._node.metrics.groups = self._counted
@@ -349,13 +352,17 @@ class Coordinator:
         )
 
     def _lags(self) -> dict[str, int]:
-        """Of those that have most ahead of them: a page for a watcher has an end."""
-        lags = {
-            name: lag
-            for led in self._led.values()
-            for name, group in led.machine.groups.items()
-            if (lag := self._lag(group)) is not None
-        }
+        """Of those that have most ahead of them: a page for a watcher has an end, and so has what it may cost."""
+        lags: dict[str, int] = {}
+        left = LAG_POSITIONS_MAX
+        for name, group in (
+            (name, group) for led in self._led.values() for name, group in led.machine.groups.items()
+        ):
+            left -= group.positions_count()
+            if left < 0:
+                break
+            if (lag := self._lag(group)) is not None:
+                lags[name] = lag
         return dict(nlargest(LAGS_COUNT_MAX, lags.items(), key=lambda each: each[1]))
 
     def _lag(self, group: Group) -> int | None:
@@ -379,17 +386,19 @@ class Coordinator:
         if self._node.is_over or not self._led:
             return
         self._expire_later()
+        # One partition at a time: all positions in it are looked at.
+        self._turns += 1
+        led = list(self._led.values())[self._turns % len(self._led)]
         image = self._node.metadata.image
         minutes = int(image.cluster.config.get(RETENTION_MINUTES, RETENTION_MINUTES_DEFAULT))
         older_than_ms = time.time_ns() // 1_000_000 - minutes * 60_000
 
         def propose() -> None:
-            for led in tuple(self._led.values()):
-                if self._take(led.partition) is not led:
-                    continue
-                deleted = sorted({each for each in _topics_of(led.machine) if image.is_deleted(each)})
-                if deleted or led.machine.has_older(older_than_ms):
-                    self.write(led, Expire(older_than_ms, tuple(deleted)), lambda _: None)
+            if self._take(led.partition) is not led:
+                return
+            deleted = sorted({each for each in _topics_of(led.machine) if image.is_deleted(each)})
+            if deleted or led.machine.has_older(older_than_ms):
+                self.write(led, Expire(older_than_ms, tuple(deleted)), lambda _: None)
 
         self._broker.in_turn(propose)
 

@@ -120,7 +120,7 @@ class LiveGroup:
         limits = self.limits
         if not limits.session_least_s <= wanted.session_s <= limits.session_greatest_s:
             return ErrorCode.invalid_session_timeout
-        said_bytes = sum(len(said) for _, said in wanted.protocols)
+        said_bytes = wanted.bytes_count()
         others = [member for member in self.members.values() if not self._is_that(member, wanted)]
         if said_bytes > MEMBER_BYTES_MAX:
             return ErrorCode.invalid_request
@@ -152,7 +152,7 @@ class LiveGroup:
 
     def _join_again(self, now: float, wanted: Join, answer: WhenJoined) -> None:
         """Somebody who has an id."""
-        if wanted.member_id in self._announced:
+        if wanted.member_id in self._announced and wanted.instance is None:
             del self._announced[wanted.member_id]
             self._admit(now, wanted.member_id, wanted, answer)
             return
@@ -443,7 +443,7 @@ class LiveGroup:
     def _forget(self, member: Live) -> None:
         del self.members[member.id]
         if member.instance is not None:
-            del self._static[member.instance]
+            assert self._static.pop(member.instance) == member.id
         self._unsynced.discard(member.id)
         if self.leader == member.id:
             self.leader = next(iter(self.members), "")

@@ -54,6 +54,10 @@ class Join(msgspec.Struct, frozen=True, gc=False):
     can_skip: bool = False
     """Whether it understands that it leads and need not share out anything (KIP-814)."""
 
+    def bytes_count(self) -> int:
+        said = sum(len(name) + len(text) for name, text in self.protocols)
+        return said + len(self.protocol_type) + len(self.instance or "")
+
 
 class Joined(NamedTuple):
     """What became of that."""
@@ -142,7 +146,7 @@ class Live:
         return next((said for name, said in self.protocols if name == protocol), b"")
 
     def bytes_count(self) -> int:
-        return len(self.assignment) + sum(len(said) for _, said in self.protocols)
+        return len(self.assignment) + sum(len(name) + len(said) for name, said in self.protocols)
 
     def saved(self, assignment: bytes) -> Member:
         return Member(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 METADATA_BYTES_MAX = 4096
 """Of what a client notes beside a position; as in Kafka."""
+COMMIT_BYTES_MAX = 1 << 20
+"""Of all that is noted in one request: it becomes one entry."""
 MANY_GROUPS_FROM = 8
 ALL_FROM = 2
 """The first version that can ask for all positions; and, before 8, has an error for the whole answer."""
@@ -76,6 +78,12 @@ class Committing:
             error = refused.error
         if error:
             self._answer(error)
+            return
+        noted_bytes = sum(
+            len(each.committed_metadata or "") for topic in request.topics for each in topic.partitions
+        )
+        if noted_bytes > COMMIT_BYTES_MAX:
+            self._answer(ErrorCode.invalid_commit_offset_size)
             return
         positions = self._positions()
         if positions:

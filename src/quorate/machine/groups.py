@@ -27,6 +27,8 @@ GROUPS_COUNT_MAX = 10_000
 """In one partition of their home."""
 POSITIONS_COUNT_MAX = 100_000
 """Of one group, pending ones included."""
+ALL_POSITIONS_COUNT_MAX = 1_000_000
+"""Of all groups of one partition of their home: they are in memory, and in every snapshot."""
 ENDED_COUNT_MAX = 10_000
 """Producers whose last transaction is remembered."""
 
@@ -174,6 +176,8 @@ class Groups(Commanded):
     def __init__(self) -> None:
         super().__init__(Command, _State)
         self._state = _State()
+        self._count = 0
+        """Of all positions, pending ones included."""
 
     @property
     def groups(self) -> Mapping[str, Group]:
@@ -183,6 +187,7 @@ class Groups(Commanded):
         """Whether `Expire` with that time would forget something for its age."""
         return any(
             _is_left(group, older_than_ms)
+            and not group.pending
             and (not group.positions or any(_old(some, older_than_ms) for some in group.positions.values()))
             for group in self._state.groups.values()
         )
@@ -192,6 +197,7 @@ class Groups(Commanded):
 
     def become(self, state: _State) -> None:
         self._state = state
+        self._count = sum(group.positions_count() for group in state.groups.values())
 
     def apply(self, command: Command) -> Result:
         if isinstance(command, CommitOffsets):
@@ -207,10 +213,11 @@ class Groups(Commanded):
             return Result.NO_GROUP
         if isinstance(command, DropOffsets):
             for topic, partitions in command.partitions.items():
-                _drop(group.positions, topic, partitions)
+                self._count -= _drop(group.positions, topic, partitions)
             return Result.DONE
         if group.members:
             return Result.NOT_EMPTY
+        self._count -= group.positions_count()
         del self._state.groups[command.group]
         return Result.DONE
 
@@ -236,17 +243,23 @@ class Groups(Commanded):
     # --- positions ---
 
     def _commit(self, command: CommitOffsets) -> Result:
-        is_new = command.group not in self._state.groups
-        group = self._made(command.group)
+        known = self._state.groups.get(command.group) or Group()
+        if command.producer_id < 0:
+            more = _new_count(known.positions, command.positions)
+        else:
+            more = sum(map(len, command.positions.values()))
+        is_room = known.positions_count() + more <= POSITIONS_COUNT_MAX
+        group = (
+            self._made(command.group) if is_room and self._count + more <= ALL_POSITIONS_COUNT_MAX else None
+        )
         if group is None:
             return Result.TOO_MANY
-        count = sum(map(len, command.positions.values()))
-        if group.positions_count() + count > POSITIONS_COUNT_MAX:
-            group_left = _new_count(group.positions, command.positions)
-            if command.producer_id >= 0 or group.positions_count() + group_left > POSITIONS_COUNT_MAX:
-                if is_new:
-                    del self._state.groups[command.group]
-                return Result.TOO_MANY
+        before = group.positions_count()
+        result = self._merged(group, command)
+        self._count += group.positions_count() - before
+        return result
+
+    def _merged(self, group: Group, command: CommitOffsets) -> Result:
         if command.producer_id < 0:
             _merge(group.positions, command.positions)
             return Result.DONE
@@ -272,9 +285,11 @@ class Groups(Commanded):
             pending = group.pending.get(command.producer_id)
             if pending is None or pending.epoch > command.producer_epoch:
                 continue
+            self._count -= group.positions_count()
             del group.pending[command.producer_id]
             if command.is_commit:
                 _merge(group.positions, pending.positions)
+            self._count += group.positions_count()
         return Result.DONE
 
     def _expire(self, command: Expire) -> Result:
@@ -285,7 +300,7 @@ class Groups(Commanded):
             for topic, positions in tuple(group.positions.items()):
                 gone = [number for number, position in positions.items() if position.topic_id in deleted]
                 old = _old(positions, command.older_than_ms) if is_left else []
-                _drop(group.positions, topic, (*gone, *old))
+                self._count -= _drop(group.positions, topic, (*gone, *old))
             if is_left and not group.positions and not group.pending:
                 del self._state.groups[name]
         return Result.DONE
@@ -309,11 +324,14 @@ def _new_count(there: Positions, newer: Positions) -> int:
     return sum(partition not in there.get(topic, ()) for topic, some in newer.items() for partition in some)
 
 
-def _drop(positions: Positions, topic: str, partitions: Iterable[int]) -> None:
+def _drop(positions: Positions, topic: str, partitions: Iterable[int]) -> int:
+    """How many there were."""
     there = positions.get(topic)
     if there is None:
-        return
+        return 0
+    count = len(there)
     for partition in partitions:
         there.pop(partition, None)
     if not there:
         del positions[topic]
+    return count - len(there)

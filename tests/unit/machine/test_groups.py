@@ -210,6 +210,21 @@ def test_a_group_has_only_so_many_positions(log: Log, monkeypatch: pytest.Monkey
     assert log.positions() == {"t": dict.fromkeys(range(3), at(2))}
 
 
+def test_all_groups_together_have_only_so_many(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "ALL_POSITIONS_COUNT_MAX", 3)
+    assert log.settle(CommitOffsets("g", {"t": dict.fromkeys(range(2), at(1))})) is Result.DONE
+    assert log.commit(group="h", offset=1) is Result.DONE
+    assert log.commit(group="i", offset=1) is Result.TOO_MANY
+    assert log.commit(group="h", offset=2) is Result.DONE, "one that is there"
+    log.settle(DropOffsets("g", {"t": (0,)}))
+    assert log.commit(group="i", offset=1) is Result.DONE
+    log.settle(DeleteGroup("i"))
+    other = Groups()
+    other.restore(log.machine.snapshot())
+    log.machine = other
+    assert [log.commit(group=name, offset=1) for name in "ij"] == [Result.DONE, Result.TOO_MANY]
+
+
 # ---- against a model ----
 
 _names = st.sampled_from(("g", "h"))
@@ -252,6 +267,7 @@ def test_positions_are_what_a_simple_book_says_with_a_snapshot_in_between(
                 stands[command.group, partition] = position.offset
             else:
                 pending.append((command.producer_id, command.group, partition, position.offset))
+    assert log.machine._count == sum(each.positions_count() for each in log.machine.groups.values())
     found = {
         (name, partition): position.offset
         for name, group in log.machine.groups.items()
