@@ -36,7 +36,13 @@ from quorate.client.security import Security
 from quorate.wire import joint
 from quorate.wire.cursor import BadMessage
 from quorate.wire.entities import make
-from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
+from quorate.wire.fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchRequest,
+    WantedPartition,
+    WantedTopic,
+)
 from quorate.wire.messages import Api, request_class
 
 EARLIEST, LATEST = -2, -1
@@ -85,6 +91,9 @@ class Fetched(NamedTuple):
     high_watermark: int
     """One behind the last settled offset."""
     log_start: int
+    aborted: Sequence[tuple[int, int]] = ()
+    """Producer and first offset of transactions among the batches that were aborted, if only what is committed was
+    asked for."""
 
 
 class Cluster:
@@ -153,10 +162,12 @@ class Cluster:
         self._ids.pop(topic, None)
         self._forget(topic)
 
-    def offsets(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int | None]:
+    def offsets(
+        self, topic: str, wanted: Mapping[int, int], *, committed: bool = False
+    ) -> dict[int, int | None]:
         """For each partition the offset that belongs to EARLIEST, LATEST or a timestamp in milliseconds.
 
-        None where no record is as young as the timestamp.
+        None where no record is as young as the timestamp. `committed`: LATEST is before the first open transaction.
         """
         missing = dict(wanted)
         found: dict[int, int | None] = {}
@@ -164,7 +175,7 @@ class Cluster:
         while missing:
             tries.next()
             for leader, numbers in self._by_leader(topic, sorted(missing), tries).items():
-                body = _list_offsets(topic, {number: missing[number] for number in numbers})
+                body = _list_offsets(topic, {number: missing[number] for number in numbers}, committed)
                 try:
                     address = self._address(leader)
                     answer = self._ask(address, Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, body, tries.deadline)
@@ -181,16 +192,27 @@ class Cluster:
         return found
 
     def fetch(
-        self, topic: str, partition: int, offset: int, *, bytes_max: int = 1 << 20, wait_s: float = 0.0
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        bytes_max: int = 1 << 20,
+        wait_s: float = 0.0,
+        committed: bool = False,
     ) -> Fetched:
-        """What is settled from `offset` on; empty if nothing was within `wait_s`. Raises OffsetOutOfRange."""
+        """What is settled from `offset` on; empty if nothing was within `wait_s`. Raises OffsetOutOfRange.
+
+        `committed`: nothing behind the first open transaction, and with it which of the transactions were aborted.
+        """
         tries = self._tries(f"{topic}-{partition} from offset {offset}")
         while True:
             tries.next()
             for leader in self._by_leader(topic, [partition], tries):
                 asked = WantedPartition(partition, offset, bytes_max)
                 wanted = [WantedTopic(topic, self._topics[topic].id, [asked])]
-                request = FetchRequest(round(wait_s * 1000), 1, bytes_max, wanted)
+                isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
+                request = FetchRequest(round(wait_s * 1000), 1, bytes_max, wanted, isolation)
                 deadline = tries.deadline + wait_s
                 try:
                     with self._connected(self._address(leader), deadline) as connection:
@@ -205,7 +227,7 @@ class Cluster:
                 tries.trouble = self._judge(code, topic, partition)
                 if found is not None and not tries.trouble:
                     batches = [memoryview(batch) for batch in found.batches]
-                    return Fetched(batches, found.high_watermark, found.log_start)
+                    return Fetched(batches, found.high_watermark, found.log_start, found.aborted)
             self._forget(topic)
 
     def produce(
@@ -444,11 +466,11 @@ def _metadata(names: Sequence[str] | None) -> Any:
     return make(request_class(Api.METADATA, METADATA_VERSION), values)
 
 
-def _list_offsets(topic: str, wanted: Mapping[int, int]) -> Any:
+def _list_offsets(topic: str, wanted: Mapping[int, int], committed: bool) -> Any:
     partitions = [{"partition_index": number, "timestamp": timestamp} for number, timestamp in wanted.items()]
     values = {
         "replica_id": -1,
-        "isolation_level": 0,
+        "isolation_level": READ_COMMITTED if committed else READ_UNCOMMITTED,
         "topics": [{"name": topic, "partitions": partitions}],
     }
     return make(request_class(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION), values)

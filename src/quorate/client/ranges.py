@@ -2,17 +2,18 @@
 
 Leaders move and nodes restart meanwhile. Each answer is settled data, so that an answer of an old leader is
 true and at worst short; a short one is asked for again until no batch has come for the cluster's time-out.
-Control batches take offsets and are handed on like any other: whoever opens the batches skips them.
+Control batches take offsets and are handed on like any other: whoever opens the batches skips them. Where only what
+is committed is asked for, batches of aborted transactions are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from quorate.batch import BadBatch, verify
-from quorate.client.cluster import EARLIEST, Cluster
+from quorate.batch import BadBatch, BatchHeader, verify
+from quorate.client.cluster import EARLIEST, Cluster, Fetched
 from quorate.client.errors import BadAnswer, OffsetOutOfRange, OffsetsMissing, Unreachable
 
 FETCH_BYTES_MAX = 4 << 20
@@ -22,6 +23,9 @@ WAIT_S = 0.5
 
 PAUSE_S = 0.02
 """After an answer that brought nothing: not every node waits before it gives one."""
+
+
+NOTHING = Fetched([], -1, -1)
 
 
 class Range(NamedTuple):
@@ -40,6 +44,7 @@ def batches_between(
     cluster: Cluster,
     wanted: Range,
     *,
+    committed: bool = False,
     missing_is_error: bool = True,
     tell: Callable[[OffsetsMissing], None] | None = None,
 ) -> Iterator[memoryview]:
@@ -60,24 +65,33 @@ def batches_between(
     deadline = monotonic() + cluster.timeout_s
     while position < wanted.end:
         asked = position
-        batches: list[memoryview] = []
+        fetched = NOTHING
         try:
-            batches = cluster.fetch(
-                wanted.topic, wanted.partition, position, bytes_max=FETCH_BYTES_MAX, wait_s=WAIT_S
-            ).batches
+            fetched = cluster.fetch(
+                wanted.topic,
+                wanted.partition,
+                position,
+                bytes_max=FETCH_BYTES_MAX,
+                wait_s=WAIT_S,
+                committed=committed,
+            )
         except OffsetOutOfRange:
             kept_from = _first_kept(cluster, wanted)
             if kept_from > position:
                 position = pass_over(position, kept_from)
             # Otherwise it is not settled there yet: a new leader, or an old one that is behind.
-        for batch in batches:
-            first, end = _span(batch, wanted)
+        aborted = _Aborted(fetched.aborted)
+        for batch in fetched.batches:
+            header = _verified(batch, wanted)
+            first, end = header.base_offset, header.base_offset + header.offsets_count
+            is_aborted = aborted.is_of(header)
             if first > position:
                 position = pass_over(position, first)
             if position >= wanted.end:
                 return
             if end > position:
-                yield batch
+                if not is_aborted:
+                    yield batch
                 position = end
                 deadline = monotonic() + cluster.timeout_s
         if position == asked:
@@ -89,13 +103,32 @@ def batches_between(
             sleep(PAUSE_S)
 
 
-def _span(batch: memoryview, wanted: Range) -> tuple[int, int]:
-    """The offsets that a batch covers, after its checksum was compared."""
+class _Aborted:
+    """Whose batches are of an aborted transaction, as one goes through the batches of one answer."""
+
+    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+        self._coming = sorted(aborted, key=lambda each: each[1], reverse=True)
+        self._open: set[int] = set()
+
+    def is_of(self, header: BatchHeader) -> bool:
+        last = header.base_offset + header.last_offset_delta
+        while self._coming and self._coming[-1][1] <= last:
+            self._open.add(self._coming.pop()[0])
+        if header.producer_id not in self._open or not header.is_transactional:
+            return False
+        if header.is_control:
+            # It ends the transaction: what this producer writes behind it is of another one.
+            self._open.discard(header.producer_id)
+            return False
+        return True
+
+
+def _verified(batch: memoryview, wanted: Range) -> BatchHeader:
+    """A batch's header, after its checksum was compared."""
     try:
-        header = verify(batch)
+        return verify(batch)
     except BadBatch as error:
         raise BadAnswer(f"{wanted}: a batch came damaged: {error}") from error
-    return header.base_offset, header.base_offset + header.offsets_count
 
 
 def _first_kept(cluster: Cluster, wanted: Range) -> int:

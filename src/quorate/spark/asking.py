@@ -133,7 +133,7 @@ def _without(selection: Selection, topic: str) -> Selection:
 
 
 def _latest(cluster: Cluster, topic: str, numbers: Iterable[int]) -> dict[int, int]:
-    bounds = cluster.offsets(topic, dict.fromkeys(numbers, LATEST))
+    bounds = cluster.offsets(topic, dict.fromkeys(numbers, LATEST), committed=True)
     return {number: offset or 0 for number, offset in bounds.items()}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from quorate.client.cluster import parse_bootstrap
 from quorate.client.records import COLUMN_NAMES
 from quorate.client.security import Security
+from quorate.wire.opening import CODECS
 
 Positions = dict[str, dict[int, int]]
 """Topic → partition → offset."""
@@ -58,10 +59,23 @@ NAMES = (
 )
 OF_LAKE = "lake."
 """What begins so is a storage option of deltalake."""
+WRITE_NAMES = (
+    "kafka.bootstrap.servers",
+    "bootstrap",
+    "topic",
+    "txnAppId",
+    "txnVersion",
+    "transactionTimeout",
+    "kafka.compression.type",
+    "timeoutSeconds",
+    *SECURITY,
+)
+OF_SPARK = ("checkpointLocation", "path", "queryName")
+"""What Spark hands on and means itself."""
 OF_A_TABLE = "provider"
 """What Spark's SQL adds to the options of a table; those of a view stay as they are."""
 
-TRIGGER_DELAY_S = 15 * 60.0
+TRIGGER_DELAY_S = TRANSACTION_S = 15 * 60.0
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 
@@ -110,21 +124,54 @@ class Options:
     lake_options: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    bootstrap: str
+    topic: str | None
+    """None: each row names its own."""
+    app: str | None
+    version: int | None
+    """Both given: a batch that is written again under them is not."""
+    transaction_timeout_s: float
+    codec: int
+    timeout_s: float
+    security: Security | None = None
+
+
+def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Raises WrongOption."""
+    options = _known(given, (*WRITE_NAMES, *OF_SPARK))
+    app, version = options.get("txnAppId") or None, options.get("txnVersion") or None
+    if (app is None) != (version is None):
+        raise WrongOption("options 'txnAppId' and 'txnVersion' belong together; give both or none")
+    if version is not None and (not (version.isascii() and version.isdigit()) or int(version) >= 1 << 62):
+        raise WrongOption(f"option 'txnVersion': {version!r} is not a whole number from 0 on")
+    compression = options.get("kafka.compression.type", "").lower() or "none"
+    if compression not in CODECS:
+        raise WrongOption(
+            f"option 'kafka.compression.type': {compression!r} is unknown; there is: {', '.join(CODECS)}"
+        )
+    return WriteOptions(
+        bootstrap=_bootstrap(options),
+        topic=options.get("topic") or None,
+        app=app,
+        version=None if version is None else int(version),
+        transaction_timeout_s=_duration(options, "transactionTimeout", usually=TRANSACTION_S),
+        codec=CODECS[compression],
+        timeout_s=_seconds(options, "timeoutSeconds", usually=TIMEOUT_S),
+        security=_security(options),
+    )
+
+
 def parse_options(given: Mapping[str, str]) -> Options:
     """Raises WrongOption."""
     if OF_A_TABLE in given:
         # Spark 4.3 keeps no options for the tables of a Python source: it could be made, and never be read.
         raise WrongOption('format("quorate") cannot be a table; use CREATE TEMPORARY VIEW … USING quorate')
-    known = {name.lower(): name for name in NAMES}
-    options: dict[str, str] = {}
-    lake_options: dict[str, str] = {}
-    for name, value in given.items():
-        if name.lower() in known:
-            options[known[name.lower()]] = str(value).strip()
-        elif name.lower().startswith(OF_LAKE):
-            lake_options[name[len(OF_LAKE) :]] = str(value)
-        else:
-            raise _unknown(name)
+    lake_options = {
+        name[len(OF_LAKE) :]: str(value) for name, value in given.items() if name.lower().startswith(OF_LAKE)
+    }
+    options = _known({name: given[name] for name in given if not name.lower().startswith(OF_LAKE)}, NAMES)
     ending = _where(options, "ending")
     least, most = _count(options, "minOffsetsPerTrigger"), _count(options, "maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
@@ -150,12 +197,23 @@ def parse_options(given: Mapping[str, str]) -> Options:
     )
 
 
-def _unknown(name: str) -> WrongOption:
-    close = get_close_matches(name.lower(), [known.lower() for known in NAMES], n=1, cutoff=0.6)
+def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """What was given, under the names as they are written here."""
+    known = {name.lower(): name for name in names}
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() not in known:
+            raise _unknown(name, [each for each in names if each not in OF_SPARK])
+        options[known[name.lower()]] = str(value).strip()
+    return options
+
+
+def _unknown(name: str, names: list[str]) -> WrongOption:
+    close = get_close_matches(name.lower(), [known.lower() for known in names], n=1, cutoff=0.6)
     if close:
-        meant = next(known for known in NAMES if known.lower() == close[0])
+        meant = next(known for known in names if known.lower() == close[0])
         return WrongOption(f'format("quorate") has no option {name!r}; did you mean {meant!r}?')
-    return WrongOption(f'format("quorate") has no option {name!r}; it has: {", ".join(NAMES)}')
+    return WrongOption(f'format("quorate") has no option {name!r} here; it has: {", ".join(names)}')
 
 
 def _one_of(options: Mapping[str, str], name: str, alias: str, example: str) -> str:

@@ -14,7 +14,14 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -39,7 +46,15 @@ from quorate.client.errors import TopicGone, TopicReplaced, UnknownTopic
 from quorate.client.ranges import Range, batches_between
 from quorate.client.records import arrow_batches
 from quorate.spark.asking import Found, earliest, find, resolve, selects
-from quorate.spark.options import EARLIEST_NAME, LATEST_NAME, Options, Positions, WrongOption, parse_options
+from quorate.spark.options import (
+    EARLIEST_NAME,
+    LATEST_NAME,
+    Options,
+    Positions,
+    WrongOption,
+    parse_options,
+    parse_write_options,
+)
 from quorate.spark.planning import (
     StreamOffset,
     at_least,
@@ -52,6 +67,7 @@ from quorate.spark.planning import (
     read_stream_offset,
 )
 from quorate.spark.tiered import TieredReader
+from quorate.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +92,11 @@ class QuorateSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self.parsed = parse_options(options)
+
+    @property
+    def parsed(self) -> Options:
+        """For reading; what is written has options of its own."""
+        return parse_options(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -96,6 +116,15 @@ class QuorateSource(DataSource):
         if self.parsed.lake:
             raise WrongOption("option 'tiered' is for batches; a stream reads the log")
         return StreamReader(self.parsed, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise WrongOption('a topic is only appended to; write with .mode("append")')
+        return BatchWriter(parse_write_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """`overwrite` is said in complete mode: each batch's whole result is then appended, as by Kafka's sink."""
+        return StreamWriter(parse_write_options(self.options), schema)
 
     def _check(self, schema: StructType) -> None:
         ours = [(field.name, field.dataType) for field in self.schema()]
