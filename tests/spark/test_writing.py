@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from quorate.batch import parse_batch_header
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.client import Cluster, Joint
 from quorate.client.partitioning import murmur2
@@ -64,6 +65,14 @@ def consumed(topic: Topic, partitions: int) -> list[bytes]:
     return sorted(found)
 
 
+def in_the_log(topic: Topic) -> str:
+    """For whoever asks why something is seen."""
+    with Cluster(topic.bootstrap) as cluster:
+        fetched = cluster.fetch(topic.name, 0, 0, committed=True)
+        headers = "\n".join(str(parse_batch_header(batch)) for batch in fetched.batches)
+        return f"aborted {fetched.aborted}, settled {fetched.high_watermark}\n{headers}"
+
+
 def test_every_column_arrives_where_it_belongs(spark: SparkSession, make_topic: MakeTopic) -> None:
     topic, other = make_topic(4), make_topic(2)
     time = datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC)
@@ -111,7 +120,7 @@ def test_what_a_failed_write_staged_is_not_seen(spark: SparkSession, make_topic:
     )
     with pytest.raises(PySparkException, match="told to fail"):
         write(frame, topic)
-    assert topic.read(spark).count() == 0
+    assert topic.read(spark).count() == 0, in_the_log(topic)
     write(spark.createDataFrame([(b"after",)], "value binary"), topic)
     wait_until(lambda: topic.values(spark) == [b"after"], "what is behind it to be seen")
 

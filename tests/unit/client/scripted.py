@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -129,9 +129,16 @@ def offsets(frame: Frame, *by_partition: int, error: ErrorCode = ErrorCode.none)
 
 
 def fetched(
-    frame: Frame, batches: list[bytes], *, high_watermark: int = 0, error: ErrorCode = ErrorCode.none
+    frame: Frame,
+    batches: list[bytes],
+    *,
+    high_watermark: int = 0,
+    error: ErrorCode = ErrorCode.none,
+    aborted: Sequence[tuple[int, int]] = (),
 ) -> bytes:
-    partition = fetch.FetchedPartition(0, int(error), high_watermark, 0, batches, sum(map(len, batches)))
+    partition = fetch.FetchedPartition(
+        0, int(error), high_watermark, 0, batches, sum(map(len, batches)), aborted=aborted
+    )
     topic = fetch.FetchedTopic("", frame.body.topics[0].id, [partition])
     buffers, _ = fetch.encode_response(frame.version, frame.correlation, [topic])
     return b"".join(map(bytes, buffers))

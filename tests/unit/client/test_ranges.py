@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from kio.schema.errors import ErrorCode
 
-from quorate.batch import encode_control, encode_records, stamp
+from quorate.batch import CONTROL, TRANSACTIONAL, encode_control, encode_records, stamp
 from quorate.client import BadAnswer, Cluster, OffsetsMissing, Unreachable
 from quorate.client.ranges import Range, batches_between
 from quorate.wire.messages import Api
@@ -19,8 +19,8 @@ def batch(first: int, count: int) -> bytes:
     return bytes(stamp(encode_records([(None, b"%d" % n) for n in range(count)]), offset=first, epoch=1))
 
 
-CONTROL = bytes(stamp(encode_control(9, b""), offset=0, epoch=1))
-LOG = {0: CONTROL, 1: batch(1, 4), 5: batch(5, 5), 10: batch(10, 10)}
+NO_RECORDS = bytes(stamp(encode_control(9, b""), offset=0, epoch=1))
+LOG = {0: NO_RECORDS, 1: batch(1, 4), 5: batch(5, 5), 10: batch(10, 10)}
 """Offsets 0 to 19."""
 
 
@@ -92,7 +92,7 @@ def test_a_range_that_never_comes_is_an_error_and_not_less() -> None:
 
 def test_answers_that_bring_nothing_new_do_not_go_on_for_ever() -> None:
     with (
-        served(Log({0: CONTROL}), timeout_s=0.3) as cluster,
+        served(Log({0: NO_RECORDS}), timeout_s=0.3) as cluster,
         pytest.raises(Unreachable, match="nothing more came at offset 3"),
     ):
         list(batches_between(cluster, Range("t", 0, 3, 5)))
@@ -130,3 +130,43 @@ def test_a_damaged_batch_is_not_handed_on() -> None:
     damaged[-1] ^= 1
     with served(Log({1: bytes(damaged)}, start=1)) as cluster, pytest.raises(BadAnswer, match="checksum"):
         list(batches_between(cluster, Range("t", 0, 1, 5)))
+
+
+def transactional(first: int, count: int, producer_id: int, *, marker: bool = False) -> bytes:
+    made = encode_records(
+        [(None, b"v")] * count,
+        1_000,
+        attributes=TRANSACTIONAL | (CONTROL if marker else 0),
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+    )
+    return bytes(stamp(made, offset=first, epoch=1))
+
+
+def test_aborted_batches_are_left_out_where_only_committed_ones_are_wanted() -> None:
+    log = [
+        transactional(0, 2, 7),
+        transactional(2, 2, 8),
+        batch(4, 1),
+        transactional(5, 1, 7, marker=True),
+        transactional(6, 1, 8, marker=True),
+        transactional(7, 2, 7),
+        transactional(9, 1, 7, marker=True),
+        transactional(10, 2, 7),
+        transactional(12, 1, 7, marker=True),
+    ]
+
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return metadata(frame, node)
+        asked = frame.body.topics[0].partitions[0].offset
+        there = [each for each in log if int.from_bytes(each[:8], "big") >= asked]
+        # Of 7 the first and the last are aborted, of 8 the only one is not.
+        aborted = ((7, 10), (7, 0)) if frame.body.isolation else ()
+        return fetched(frame, there, high_watermark=13, aborted=aborted)
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster:
+        found = bases(batches_between(cluster, Range("t", 0, 0, 13), committed=True))
+        assert found == [2, 4, 5, 6, 7, 9, 12]
+        assert len(bases(batches_between(cluster, Range("t", 0, 0, 13)))) == len(log)
