@@ -162,7 +162,9 @@ def read_range(options: Options, schema: StructType, partition: InputPartition) 
     wanted = partition.wanted
     with connected(options) as cluster:
         cluster.expect(wanted.topic, bytes.fromhex(partition.topic_id))
-        batches = batches_between(cluster, wanted, missing_is_error=options.fail_on_data_loss, tell=say_lost)
+        batches = batches_between(
+            cluster, wanted, committed=True, missing_is_error=options.fail_on_data_loss, tell=say_lost
+        )
         try:
             yield from arrow_batches(batches, wanted, to_arrow_schema(schema, timezone="UTC"))
         except (TopicReplaced, UnknownTopic) as error:
