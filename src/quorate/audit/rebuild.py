@@ -39,7 +39,7 @@ def rebuild(looked: Looked, partition: Partition, offsets: Sequence[int]) -> Ite
         machine = MACHINES[facts.purpose]()
         machine.restore(manifest.machine)
         yield from _run(looked, partition, machine, manifest.last.offset, offsets, "its snapshot")
-    if facts.base == NOWHERE:
+    if facts.base == NOWHERE and not facts.is_compacted:
         yield from _run(looked, partition, MACHINES[facts.purpose](), -1, offsets, "its log")
 
 

@@ -84,6 +84,7 @@ class LogFacts(msgspec.Struct, frozen=True):
     stretches: tuple[Stretch, ...]
     voids: tuple[tuple[int, int], ...]
     """Settled ROLLBACKs: what stands from the first of these offsets up to the second is void."""
+    is_compacted: bool = False
 
     def is_void(self, offset: int) -> bool:
         return any(first <= offset < upto for first, upto in self.voids)
@@ -169,6 +170,7 @@ class Looked:
                 for header in log.controls
                 if type(header.control) is Rollback and header.last <= commit
             ),
+            log.compacted_upto >= 0,
         )
         self._footers(log)
 

@@ -17,9 +17,11 @@ from quorate.batch import BATCH_MIN, HEAD_BYTES, LEADER_EPOCH_MASK, LENGTH_EXCLU
 from quorate.core.entry import FORMAT_VERSION, EntryId, Partition
 from quorate.storage.disk import Disk, DiskFailed
 from quorate.storage.frame import (
+    ANY_MAGIC,
     FRAME_HEAD_BYTES,
     FRAME_MAGIC,
     FRAME_PAYLOAD_MAX,
+    PART_MAGIC,
     DamagedFrame,
     Frame,
     attach,
@@ -112,6 +114,11 @@ class Scan:
                 need = FRAME_HEAD_BYTES if body <= end else None
                 break
             head = _HEAD.unpack_from(content, position)
+            own = head[13]
+            if head[0] == PART_MAGIC:
+                # What compaction left: the last of its checksums stands where a frame has its predecessor's offset.
+                own = head[11] >> 32 & 0xFFFF_FFFF
+                head = (FRAME_MAGIC, *head[1:11], head[6] - 1, *head[12:])
             size = head[8]
             # fmt: off
             if (
@@ -136,7 +143,7 @@ class Scan:
                 need = None
                 break
             # fmt: on
-            before_epoch, before_offset, checksum = head[5], head[6] + head[7] - 1, head[13]
+            before_epoch, before_offset, checksum = head[5], head[6] + head[7] - 1, own
             row = head[6], before_offset, before_epoch, checksum, head[2], producer, producer_epoch, sequence
             rows.append(row)
             position = body + size
@@ -196,9 +203,9 @@ class Scan:
             self._position = searched
             if not self._load(FRAME_HEAD_BYTES):
                 return None
-            at = self._content.find(FRAME_MAGIC)
+            at = self._content.find(ANY_MAGIC)
             if at < 0:
-                searched += max(len(self._content) - len(FRAME_MAGIC) + 1, 1)
+                searched += max(len(self._content) - len(ANY_MAGIC) + 1, 1)
                 continue
             searched += at
             frame = self._trusted(searched)

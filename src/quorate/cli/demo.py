@@ -7,6 +7,7 @@ the demo ends with exit code 1 if an acknowledged event was lost, or any was cou
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -36,6 +37,7 @@ MUTANT = "raft-commit-old-epoch"
 STORY = "demo-story.svg"
 SWEEP = "demo-sweep.parquet"
 REPORT = "demo-report.html"
+LAKE = "demo-lake"
 HUNT_SEEDS = 200
 
 EPILOG = """\b
@@ -86,6 +88,8 @@ def demo(
                 out.print(
                     f"   its data and logs are left for a look: {cluster.directory.parent}", soft_wrap=True
                 )
+            kept = write_back(out, cluster, spark, flow)
+            is_clean = audit_disks(out, cluster, spark)
             worlds = sweep(out, spark, seeds)
     mutant, caught = plant_a_bug(out)
     if caught is not None:
@@ -94,12 +98,12 @@ def demo(
     if cluster.is_kept:
         tell_how_to_use(out, cluster)
     violated = any(totals.sum.violations for totals in worlds)
-    if not flow.held or not flow.victim or violated or caught is None:
+    if not (flow.held and flow.victim and kept and is_clean) or violated or caught is None:
         raise typer.Exit(1)
 
 
 def expect_installed() -> None:
-    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "confluent_kafka")):
+    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "confluent_kafka", "deltalake")):
         raise WrongUsage(
             "the demo needs Spark and a Kafka client here; install them with `pip install '.[local]'` "
             "in a clone of Quorate"
@@ -196,7 +200,58 @@ def compare(out: Console, flow: Flow) -> None:
     )
 
 
-# ---- 5 ----
+# ---- 5 and 6 ----
+
+
+def write_back(out: Console, cluster: DemoCluster, spark: SparkSession, flow: Flow) -> bool:
+    """Results into topics of every other kind, events into a lake; whether both are what they should be."""
+    from quorate.cli.demo_lake import OTHERS, Kept, read_totals, topic_of, write_totals
+
+    step(
+        out,
+        5,
+        "Results, and a lake",
+        "A topic chooses how its copies agree. The totals go into one of each other kind, and are read back;",
+        "`quorate tier` keeps the events in a Delta table, each of them once, so that the log may forget them.",
+    )
+    with out.status("the totals are written"):
+        write_totals(cluster.bootstrap, flow.counted)
+    held = True
+    for protocol in OTHERS:
+        is_same = read_totals(spark, cluster.bootstrap, protocol) == flow.counted
+        held = held and is_same
+        mark = "✓" if is_same else "[bold red]✗[/bold red]"
+        out.print(f"   {mark} {topic_of(protocol)}: {len(flow.counted)} totals, read back by Spark")
+    place = default_place(LAKE)
+    shutil.rmtree(place, ignore_errors=True)
+    with out.status("the events go into the lake"):
+        kept = Kept(spark, cluster, place)
+    is_same = kept.by_city == flow.counted
+    said = "read back as one with the log, and equal" if is_same else "[bold red]and they differ[/bold red]"
+    out.print(
+        f"   {'✓' if is_same else '[bold red]✗[/bold red]'} {kept.rows_count:,} events in "
+        f"{say.duration(kept.seconds)}, {say.bytes_count(kept.bytes_count)} in {place}; {said}\n",
+        soft_wrap=True,
+    )
+    return held and is_same
+
+
+def audit_disks(out: Console, cluster: DemoCluster, spark: SparkSession) -> bool:
+    from quorate.cli.demo_lake import audited
+
+    step(
+        out,
+        6,
+        "The disks, audited",
+        "`quorate audit` reads what all nodes have on their disks, while they run, and compares every copy:",
+    )
+    with out.status("Spark reads the disks"):
+        said, is_clean = audited(spark, cluster)
+    out.print(f"   {said}\n", soft_wrap=True)
+    return is_clean
+
+
+# ---- 7 ----
 
 
 def sweep(out: Console, spark: SparkSession, worlds_count: int) -> list[Totals]:
@@ -210,7 +265,7 @@ def sweep(out: Console, spark: SparkSession, worlds_count: int) -> list[Totals]:
     seeds_count = max(1, worlds_count // len(PROTOCOLS))
     step(
         out,
-        5,
+        7,
         "Made-up worlds, on Spark",
         "One kill proves little. The same code runs in worlds made from a number each: simulated disks, clocks",
         "and network, and whatever can go wrong does. After every event every invariant is checked.",
@@ -232,7 +287,7 @@ def sweep(out: Console, spark: SparkSession, worlds_count: int) -> list[Totals]:
     return found
 
 
-# ---- 6 ----
+# ---- 8 ----
 
 
 def plant_a_bug(out: Console) -> tuple[Mutant, Caught | None]:
@@ -242,7 +297,7 @@ def plant_a_bug(out: Console) -> tuple[Mutant, Caught | None]:
     mutant = describe(MUTANT)
     step(
         out,
-        6,
+        8,
         "A bug, planted on purpose",
         "Would those checks notice? Into a copy of the code goes a known bug of real systems:",
         f"[italic]{mutant.name}[/italic]: it {mutant.does} (origin: {mutant.origin}).",

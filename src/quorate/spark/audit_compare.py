@@ -35,19 +35,20 @@ def differences(entries: DataFrame) -> list[Finding]:
         "last",
         "epoch",
         "settled",
-        f.xxhash64("epoch", "last", "checksum").alias("value"),
+        f.xxhash64("epoch", "checksum").alias("value"),
     )
+    # By their ends: what compaction made one of several entries ends as the last of them did, in other copies, too.
     doubtful = (
-        rows.groupBy("partition", "offset")
+        rows.groupBy("partition", "last")
         .agg(f.min("value").alias("lowest"), f.max("value").alias("highest"))
         .where("lowest != highest")
-        .select("partition", "offset")
+        .select("partition", "last")
         .persist()
     )
     try:
         if doubtful.isEmpty():
             return []
-        rows = rows.join(doubtful, ["partition", "offset"])
+        rows = rows.join(doubtful, ["partition", "last"])
         twice = _two_values(rows)
         told = {finding.partition for finding in twice}
         # Two values of one epoch are two settled values as well, where both are settled: said once.
@@ -59,8 +60,8 @@ def differences(entries: DataFrame) -> list[Finding]:
 def _two_values(rows: DataFrame) -> list[Finding]:
     """One epoch, one offset, two entries."""
     twice = (
-        rows.groupBy("partition", "offset", "epoch")
-        .agg(f.count_distinct("value").alias("values"), f.max("last").alias("last"))
+        rows.groupBy("partition", "last", "epoch")
+        .agg(f.count_distinct("value").alias("values"), f.min("offset").alias("offset"))
         .where("values > 1")
         .groupBy("partition")
         .agg(f.min("offset").alias("first"), f.max("last").alias("last"), f.count("*").alias("count"))
@@ -74,8 +75,8 @@ def _two_values(rows: DataFrame) -> list[Finding]:
 def _settled_otherwise(rows: DataFrame) -> list[Finding]:
     """Who has settled something else than most have; where there are as many of the one as of the other, all."""
     settled = rows.where("settled")
-    held = settled.groupBy("partition", "offset", "value").agg(f.count("*").alias("copies"))
-    place = Window.partitionBy("partition", "offset")
+    held = settled.groupBy("partition", "last", "value").agg(f.count("*").alias("copies"))
+    place = Window.partitionBy("partition", "last")
     ranked = (
         held.withColumn("most", f.max("copies").over(place))
         .withColumn("values", f.count("*").over(place))
@@ -83,7 +84,7 @@ def _settled_otherwise(rows: DataFrame) -> list[Finding]:
         .where("values > 1 and (copies < most or winners > 1)")
     )
     alone = (
-        settled.join(ranked.select("partition", "offset", "value"), ["partition", "offset", "value"])
+        settled.join(ranked.select("partition", "last", "value"), ["partition", "last", "value"])
         .groupBy("replica", "partition")
         .agg(
             f.min("offset").alias("first"),
@@ -114,7 +115,7 @@ def sequences_of(
         [(each.replica, bytearray(each.partition), each.base == NOWHERE) for each in chosen],
         "replica string, partition binary, whole boolean",
     )
-    rows = entries.where("finding is null and settled and counts and producer >= 0").join(
+    rows = entries.where("finding is null and settled and counts and producer >= 0 and sequence >= 0").join(
         f.broadcast(copies), ["replica", "partition"]
     )
     by_producer = Window.partitionBy("partition", "producer").orderBy("offset")
@@ -152,7 +153,8 @@ def _whole_copies(logs: Sequence[LogFacts], found: Sequence[Finding]) -> list[Lo
     harmed = {(finding.replica, finding.partition) for finding in found}
     chosen: dict[Partition, LogFacts] = {}
     for facts in logs:
-        if (facts.replica, facts.partition.hex()) in harmed or facts.purpose != "topic":
+        # Of what was compacted, sequences are missing as they should.
+        if (facts.replica, facts.partition.hex()) in harmed or facts.purpose != "topic" or facts.is_compacted:
             continue
         best = chosen.get(facts.partition)
         if best is None or facts.commit - facts.base.offset > best.commit - best.base.offset:
