@@ -48,8 +48,9 @@ all, none, or names with commas between:
 network crash power pause clock disk damage full-disk slow-disk wipe
 membership; for coordinated and isr also operator, which is not one of all:
 several operators at once, which die in the middle of what they do, stand still and
-hear rumours, and a store that is slow or silent. Nor is retention: logs keep
-everything but what expires, and now and then something does
+hear rumours, and a store that is slow or silent. Nor are retention and compaction:
+logs keep everything but what expires, or what a newer record of its key supersedes,
+and now and then something does
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.

@@ -51,12 +51,12 @@ def in_words(plan: Plan, seeds: range) -> str:
 
 
 def faults_in_words(plan: Plan) -> str:
-    """That something expires is no fault, and changes what logs keep."""
-    from quorate.sim.faults import RETENTION, parse_profiles, profiles_of
+    """That something expires or is compacted is no fault, and changes what logs keep."""
+    from quorate.sim.faults import COMPACTION, RETENTION, parse_profiles, profiles_of
 
-    faults = [name for name in plan.faults if name != RETENTION]
-    also = " and retention" if RETENTION in plan.faults else ""
-    if {*faults, RETENTION} == set(profiles_of(plan.protocol)):
+    faults = [name for name in plan.faults if name not in (RETENTION, COMPACTION)]
+    also = "".join(f" and {name}" for name in plan.faults if name not in faults)
+    if {*faults, RETENTION, COMPACTION} == set(profiles_of(plan.protocol)):
         return f"every kind of fault{also}"
     if set(faults) == set(parse_profiles("all")):
         return f"all usual kinds of fault{also}"

@@ -29,6 +29,7 @@ THROWN = {
     "slowed": ("disk", "disks", " slowed down, up to a hundred times"),
     "wiped": ("disk", "disks", " wiped"),
     "expired": ("time", "times", " that something of a log expired"),
+    "compactions": ("time", "times", " that a log was to be compacted"),
     "changes": ("change", "changes", " of an ensemble ordered, sensible or not"),
     "transfers": ("move", "moves", " of a leader ordered"),
     "orders": ("order", "orders", " to roll back, promote, demote, set read-only, cut loose, join again"),

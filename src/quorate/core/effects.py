@@ -66,6 +66,8 @@ class InstallSnapshot(msgspec.Struct, frozen=True, gc=False):
     keep: bool
     start: EntryId | None = None
     start_checksum: int = 0
+    compacted: int = -1
+    """What is missing then is of the generation that reaches so far."""
 
 
 class RemovePrefix(msgspec.Struct, frozen=True, gc=False):

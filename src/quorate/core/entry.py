@@ -72,6 +72,8 @@ class Flag(IntEnum):
 
     SYNCHRONOUS = 1
     TRANSACTIONAL = 2
+    COMPACTED = 4
+    """Not an entry as it was appended: what is left of it, or of a run of entries whose last one it is named by."""
 
 
 class NoOp(msgspec.Struct, frozen=True, gc=False, tag="noop"):

@@ -42,6 +42,8 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
     """The log was once of a protocol in which settled records may be void."""
     begins: bool = False
     """Its generation has just begun here: it has promised nobody anything in it."""
+    compacted: int = -1
+    """How far the generation of compaction reaches that the log is of; -1: entries are as they came."""
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
@@ -146,6 +148,31 @@ class Expired(msgspec.Struct, frozen=True, gc=False):
     checksum: int
 
 
+class CompactionWanted(msgspec.Struct, frozen=True, gc=False):
+    """Entries up to `upto` are to be compacted. No machine is made from what is left: a snapshot comes first."""
+
+    upto: int
+
+
+class CompactionAgreed(msgspec.Struct, frozen=True, gc=False):
+    """Everybody has the same ready up to `upto`: peers give out nothing else there any more."""
+
+    upto: int
+
+
+class Compacted(msgspec.Struct, frozen=True, gc=False):
+    """This log is of that generation now. Up to `rewritten` it is in new files: what was damaged there is whole."""
+
+    upto: int
+    rewritten: int
+
+
+class CompactionUndone(msgspec.Struct, frozen=True, gc=False):
+    """The disk had no room for what was ordered along with it: the log is again of the one before, up to `upto`."""
+
+    upto: int
+
+
 class Suspected(msgspec.Struct, frozen=True, gc=False):
     """Nothing has been heard from a node for a while. Repeated as long as that lasts."""
 
@@ -185,6 +212,10 @@ Event = (
     | SnapshotLost
     | Damaged
     | Expired
+    | CompactionWanted
+    | CompactionAgreed
+    | Compacted
+    | CompactionUndone
     | Suspected
     | Commanded
     | ApplyFailed

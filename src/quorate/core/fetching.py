@@ -89,7 +89,7 @@ class Fetching:
     def _needs(self, snapshot: Snapshot) -> bool:
         """Whether it is more than what is settled here, or would mend damage."""
         replica = self._replica
-        if snapshot.last.offset < replica.log.base.offset:
+        if snapshot.last.offset < replica.log.floor:
             return False
         if snapshot.last.offset > replica.commit or replica.lacks_snapshot:
             return True

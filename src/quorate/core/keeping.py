@@ -17,15 +17,13 @@ from quorate.core import effects, events
 from quorate.core.effects import Effect
 from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span, Standing
 from quorate.core.log import LogView
+from quorate.core.mending import Mending
 from quorate.core.ordering import Ordering
 from quorate.core.repairing import (
-    REMOVED,
-    REPAIR_BYTES_MAX,
     REPAIR_ENTRIES_MAX,
     HaveEntries,
     Repairing,
     WantEntries,
-    why_not,
 )
 from quorate.core.staging import Staging
 from quorate.core.waiting import Waiting
@@ -41,7 +39,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     at: int
 
 
-class Keeper:
+class Keeper(Mending):
     """One copy of one partition's log."""
 
     roles: ClassVar[Mapping[str, type[Any]]]
@@ -91,6 +89,8 @@ class Keeper:
         self._tokens = 0
         self._expired = NOWHERE, 0
         """The last entry that need not be kept, as far as is known here, and the checksum of its frame."""
+        self._agreed = -1
+        """How far the newest generation of compaction reaches that everybody has, as far as is known here."""
         self._taking_snapshot = False
         self._stood = Standing()
         """What stood at the newest snapshot that was ever known here, and where that was: it may be lost."""
@@ -137,8 +137,13 @@ class Keeper:
 
     @property
     def lacks_snapshot(self) -> bool:
-        """The log starts behind a snapshot that cannot be read."""
-        return self.snapshot is None and self.log.base != NOWHERE
+        """The log starts behind a snapshot that cannot be read, or has one that stands for what was compacted."""
+        return self.snapshot is None and (self.log.base != NOWHERE or self.log.compacted >= 0)
+
+    @property
+    def wants_snapshot(self) -> int:
+        """The offset that a snapshot has to cover; -1: none is needed."""
+        return self.log.floor if self.lacks_snapshot else -1
 
     @property
     def installing(self) -> bool:
@@ -287,6 +292,9 @@ class Keeper:
         what it held, which was perhaps promised to somebody, is owed. One that keeps all starts where it did, or at
         what has expired: the rest of it is asked of peers."""
         last = staging.snapshot.last
+        if last.offset < self._agreed:  # Peers could not fill in what lies below: a newer one will come.
+            self.staging = None
+            return
         staging.keep = self.log.holds(last)
         if not staging.keep and self.log.head > last:
             self.owe(self.log.head)
@@ -294,9 +302,15 @@ class Keeper:
         start, checksum = self._expired
         if self.keeps_all and (staging.keep or start.offset < last.offset):
             staging.start = self.log.base if staging.keep else start
+            staging.compacted = self._agreed
         self.emit(
             effects.InstallSnapshot(
-                staging.install_io, staging.snapshot, staging.keep, staging.start, checksum
+                staging.install_io,
+                staging.snapshot,
+                staging.keep,
+                staging.start,
+                checksum,
+                staging.compacted,
             )
         )
 
@@ -388,6 +402,7 @@ class Keeper:
         self.owed = owed
         self.commit = max(recovered.commit, recovered.base.offset)
         self._expired = recovered.base, recovered.base_checksum
+        self._agreed = recovered.compacted
         if recovered.snapshot is not None:
             self.have_snapshot(recovered.snapshot)
         self._look_for_barriers()
@@ -424,7 +439,7 @@ class Keeper:
             self.ordering.restarted_after(snapshot.last)
             self.verified = min(self.verified, snapshot.last, key=lambda entry: entry.offset)
             if staging.start is not None:
-                self.log.reach_back(staging.start)
+                self.log.reach_back(staging.start, compacted=staging.compacted)
         elif staging.start is None:
             self.log.remove_prefix(snapshot.last)
         self._controls_changed()
@@ -532,47 +547,10 @@ class Keeper:
         asked = None if self._is_filling else self.repairing.ask(self.now, self.log)
         if asked is not None:
             peer, span = asked
-            self.send(peer, WantEntries(self.epoch, span))
+            self.send(peer, WantEntries(self.epoch, span, self.log.compacted))
         self.waiting.woke()
         if self.role.deadline is not None and self.now >= self.role.deadline:
             self.role.woke()
-
-    # --- repair ---
-
-    def want_entries(self, sender: Member, message: WantEntries) -> None:
-        """Somebody has lost entries: whoever can, helps."""
-        reason = why_not(self.log, message.span)
-        if reason:
-            self.send(sender.node, HaveEntries(self.epoch, message.span, why_not=reason))
-            return
-        span = message.span
-        if self.config.tuning.paced and (sender.node, span) in self._served():
-            return  # It waits its turn, and who asks again is not served twice.
-        token = self.read(
-            first=span.first_offset,
-            last=span.last.offset,
-            bytes_max=REPAIR_BYTES_MAX,
-            paced=self.config.tuning.paced,
-        )
-        self._serving[token] = (sender.node, message)
-
-    def _served(self) -> list[tuple[int, Span]]:
-        return [(node, message.span) for node, message in self._serving.values()]
-
-    def have_entries(self, sender: Member, message: HaveEntries) -> None:
-        if message.why_not:
-            if self.repairing.answered(self.log, peer=sender.node, span=message.span, reason=message.why_not):
-                self.emit(effects.Report("every copy of these entries is damaged", message.span, self.me))
-            if message.why_not == REMOVED:
-                self.role.beyond_repair()
-            return
-        self.repair(self.repairing.usable(self.log, message.span, message.headers))
-
-    def repair(self, headers: tuple[Header, ...]) -> None:
-        if headers and not self._repairs:  # One at a time: the span moves when it is durable.
-            io = self.ordering.issue()
-            self._repairs.append((io, headers))
-            self.emit(effects.Repair(io, headers))
 
 
 COMMON_HANDLERS: dict[type, Callable[[Any, Any], None]] = {
@@ -587,6 +565,10 @@ COMMON_HANDLERS: dict[type, Callable[[Any, Any], None]] = {
     events.SnapshotLost: Keeper._snapshot_lost,
     events.Damaged: Keeper._damaged,
     events.Expired: Keeper._has_expired,
+    events.CompactionWanted: Keeper._compaction_wanted,
+    events.CompactionAgreed: Keeper._compaction_agreed,
+    events.Compacted: Keeper._compacted,
+    events.CompactionUndone: Keeper._compaction_undone,
     events.Suspected: Keeper._suspected,
     events.Commanded: Keeper._commanded,
     events.TimePassed: Keeper._time_passed,

@@ -218,7 +218,7 @@ class Leading(Role):
         while cursor.next <= log.head.offset and cursor.has_room(
             bytes_max=tuning.inflight_bytes_max, messages_max=tuning.inflight_messages_max
         ):
-            if cursor.next <= log.base.offset:
+            if cursor.next <= log.floor:
                 self.begin_snapshot(cursor)
                 return
             headers = log.headers_from(
@@ -277,7 +277,7 @@ class Leading(Role):
             return
         headers = event.headers[: self.replica.config.tuning.message_entries_max]
         if headers and headers[0].offset <= cursor.next <= headers[0].last:
-            if headers[0].offset > self.replica.log.base.offset:  # Otherwise removed while they were read.
+            if headers[0].offset > self.replica.log.floor:  # Otherwise removed while they were read.
                 self.send_entries(cursor, headers)
                 cursor.sent(headers)
             self.stream(cursor)

@@ -19,11 +19,13 @@ HEADERS_MAX = 2048
 
 
 class LogView:
-    __slots__ = ("_lasts", "base", "controls", "epochs", "faulty", "head", "window")
+    __slots__ = ("_lasts", "base", "compacted", "controls", "epochs", "faulty", "head", "window")
 
     def __init__(self, recovered: Recovered) -> None:
         self.base = recovered.base
         self.head = recovered.head
+        self.compacted = recovered.compacted
+        """How far the generation of compaction reaches that this log is of; -1: entries are as they came."""
         self.epochs = EpochIndex(recovered.base, recovered.epochs)
         self.controls = list(recovered.controls)
         self.faulty: tuple[Span, ...] = recovered.faulty
@@ -39,6 +41,11 @@ class LogView:
         return f"{self.base.offset + 1}..{self.head.offset}{faulty}"
 
     # --- questions ---
+
+    @property
+    def floor(self) -> int:
+        """Entries at or below are not here, or are not what they were: only a snapshot stands for them."""
+        return max(self.base.offset, self.compacted)
 
     def span_at(self, offset: int) -> Span | None:
         """The faulty span that covers `offset`."""
@@ -190,19 +197,30 @@ class LogView:
         del self.window[:place]
         del self._lasts[:place]
 
-    def reach_back(self, to: EntryId) -> None:
-        """The log is to start further below: what lies between is missing here, and is as good as damaged."""
+    def reach_back(self, to: EntryId, *, compacted: int = -1) -> None:
+        """The log is to start further below: what lies between is missing here, and is as good as damaged. It will
+        be of the generation that reaches to `compacted`."""
         assert to.offset < self.base.offset
         epochs = EpochIndex(to, self.epochs.starts())
         epochs.insert(self.base.epoch, self.base.offset)
         self.faulty = (Span(to, self.base), *self.faulty)
-        self.epochs, self.base = epochs, to
+        self.epochs, self.base, self.compacted = epochs, to, compacted
+
+    def compact(self, upto: int, *, rewritten: int) -> None:
+        """The log is of that generation. What was damaged and is in new files now is whole."""
+        self.compacted = max(self.compacted, upto)
+        self.faulty = tuple(
+            Span(self.position(rewritten), span.last) if span.before.offset < rewritten else span
+            for span in self.faulty
+            if span.last.offset > rewritten
+        )
 
     def restart_after(self, last: EntryId) -> None:
         """An installed snapshot replaces everything: the log starts empty behind it."""
         self.base = self.head = last
         self.epochs = EpochIndex(last)
         self.window, self._lasts, self.controls, self.faulty = [], [], [], ()
+        self.compacted = -1
 
     def mark_faulty(self, span: Span) -> None:
         """Bytes of this stretch turned out to be unreadable. Overlapping spans become one."""

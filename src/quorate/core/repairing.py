@@ -24,11 +24,13 @@ UNKNOWN = "unknown"
 REMOVED = "removed"
 
 
-class WantEntries(msgspec.Struct, frozen=True, gc=False, tag="want"):
+class WantEntries(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="want"):
     """A replica with damage asks for the entries of a span. Not about leadership: any copy will do."""
 
     epoch: int
     span: Span
+    generation: int = -1
+    """How far the generation of compaction reaches that its log is of: what is put there has to fit."""
 
 
 class HaveEntries(msgspec.Struct, frozen=True, gc=False, tag="have"):
@@ -40,8 +42,13 @@ class HaveEntries(msgspec.Struct, frozen=True, gc=False, tag="have"):
     why_not: str = ""
 
 
-def why_not(log: LogView, span: Span) -> str:
-    """Why this log cannot give the entries of `span`; empty if it can."""
+def why_not(log: LogView, span: Span, generation: int = -1) -> str:
+    """Why this log cannot give the entries of `span` to one of that generation; empty if it can.
+
+    Those of different ones have other bytes there. That passes: everybody gets to the newest by himself.
+    """
+    if generation != log.compacted and span.first_offset <= max(generation, log.compacted):
+        return UNKNOWN
     if span.before.offset < log.base.offset:
         return REMOVED
     if any(

@@ -19,3 +19,5 @@ class Staging(msgspec.Struct):
     """Decided with that order: whether entries above the snapshot stay."""
     start: EntryId | None = None
     """And where the log starts, where that is not behind the snapshot."""
+    compacted: int = -1
+    """How far the generation reaches that the log is of then."""

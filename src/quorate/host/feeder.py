@@ -68,11 +68,9 @@ class Feeder:
             if hosted.gone:
                 return
             log = hosted.replica.log
-            # What was cut meanwhile ends it; and below the log's start nobody knows any more what was void.
+            # What was cut meanwhile ends it; and of what was removed or compacted nobody knows what was void.
             known = [
-                frame
-                for frame in frames
-                if frame.header.offset > log.base.offset and log.holds(frame.header.id)
+                frame for frame in frames if frame.header.offset > log.floor and log.holds(frame.header.id)
             ]
             given = hosted.is_open and self._give(hosted, known)
             if given or _situation(hosted) != asked:
@@ -151,7 +149,7 @@ def _wanted(hosted: Hosted) -> tuple[int, int] | None:
             return None
     elif not _is_decided(hosted):
         return None
-    if first <= log.base.offset or (log.faulty and log.span_at(first) is not None):
+    if first <= log.floor or (log.faulty and log.span_at(first) is not None):
         return None  # A snapshot or a repair will bring it.
     return first, last
 

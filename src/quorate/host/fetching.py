@@ -66,7 +66,8 @@ def _can_be_read(hosted: Hosted, offset: int) -> bool:
 def _sorted_out(hosted: Hosted, frames: list[Frame], commit: int) -> tuple[list[Frame], list[Frame]]:
     """Those that are settled, and those of them that are not void.
 
-    Of what was removed from the log while it was read, nobody knows any more whether it is void.
+    Of what was removed from the log while it was read, nobody knows any more whether it is void. In what compaction
+    has left, nothing is.
     """
     settled = [frame for frame in frames if frame.header.last <= commit]
     if not hosted.voids:
@@ -76,6 +77,6 @@ def _sorted_out(hosted: Hosted, frames: list[Frame], commit: int) -> tuple[list[
         frame
         for frame in settled
         if frame.header.offset > log.base.offset
-        and (frame.header.kind != Kind.RECORDS or not log.is_void(frame.header.offset))
+        and (frame.header.kind != Kind.RECORDS or frame.is_part or not log.is_void(frame.header.offset))
     ]
     return settled, valid

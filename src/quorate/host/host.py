@@ -18,6 +18,8 @@ from quorate.batch import BadBatch, BatchHeader
 from quorate.core import commands, effects, events
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import EntryId, Member, Partition, Quorums, Span
+from quorate.core.generation import Generation
+from quorate.host.compacting import Compacting
 from quorate.host.contract import NOTHING, Context, HostSettings, Observer, headers_of
 from quorate.host.detector import Detector
 from quorate.host.executing import Executor
@@ -70,6 +72,7 @@ class Host:
         self._feeder: Feeder
         self._snapshots: Snapshots
         self._executor: Executor
+        self._compacting: Compacting
         self._disk = disk
         self._settings = settings
         self._send = send
@@ -109,6 +112,7 @@ class Host:
             tell=self._tell_now,
             report=self._report,
         )
+        self._compacting = Compacting(self.store, self._tell, self._tell_first)
         for partition in self.store.partitions():
             log = self.store.recovered(partition)
             if log.state is not None and not log.state_damaged:
@@ -326,6 +330,39 @@ class Host:
         self._tell(hosted, events.Expired(to, checksum))
         self._drain()
 
+    def prepare_compaction(
+        self,
+        now: float,
+        partition: Partition,
+        generation: Generation,
+        opened: Callable[[Buffer], Buffer],
+        done: Callable[[int | None], None],
+    ) -> str:
+        """Make what is left after a generation ready, beside what there is. `done` hears its checksum, which is the
+        same on every replica, or None; or else this says why it cannot be made yet. To be asked again."""
+        self._now = now
+        hosted = self.hosted[partition]
+        self._tell(hosted, events.CompactionWanted(generation.upto))
+        self._drain()
+        why_not = self._compacting.why_not(hosted, generation)
+        if not why_not:
+            self._compacting.prepare(hosted, generation, opened, done)
+            self.store.pump(now)
+        return why_not
+
+    def compact(self, now: float, partition: Partition, generation: Generation) -> bool:
+        """Every replica has prepared that generation, and the same: let go of what there was. Whether that is so
+        here; to be told again as long as it is not."""
+        self._now = now
+        hosted = self.hosted[partition]
+        self._tell(hosted, events.CompactionAgreed(generation.upto))
+        self._drain()
+        if not hosted.started:
+            return False
+        if hosted.replica.log.compacted >= generation.upto:
+            return True
+        return self._compacting.swap(hosted, generation) or self._compacting.refill(hosted, generation)
+
     def fetch(
         self,
         now: float,
@@ -430,6 +467,7 @@ class Host:
         hosted = self.hosted[partition]
         self._snapshots.failed(hosted, io)
         self._tell(hosted, events.Failed(io, reason, self.store.head(partition)))
+        self._compacting.failed(hosted)
         self._drain()
 
     def damaged(self, partition: Partition, span: Span) -> None:
@@ -461,6 +499,11 @@ class Host:
     def _tell_now(self, hosted: Hosted, event: events.Event, context: Context = NOTHING) -> None:
         """Also from completions of the disk; within a turn it waits for the turn's end."""
         self._tell(hosted, event, context)
+        self._drain()
+
+    def _tell_first(self, hosted: Hosted, event: events.Event) -> None:
+        """Before all that waits to be told: the store has changed already."""
+        self._queue.appendleft((hosted, event, NOTHING))
         self._drain()
 
     def _drain(self) -> None:

@@ -67,7 +67,7 @@ def _looked(hosted: Hosted, ask: Callable[[Any, Level], Found], level: Level) ->
     if hosted.halted is not None:
         why = f"an entry could not be applied here: {hosted.halted}; ask another node"
         return Reply(0, Outcome.BUSY, leader=leader, why=why), None
-    if hosted.applied.offset < hosted.replica.log.base.offset or hosted.restoring is not None:
+    if hosted.applied.offset < hosted.replica.log.floor or hosted.restoring is not None:
         return Reply(0, Outcome.BUSY, leader=leader, why="its state is still being read"), None
     upto = hosted.appended if level is Level.LOCAL else hosted.applied
     try:

@@ -338,4 +338,5 @@ def as_recovered(log: RecoveredLog, record: ReplicaRecord, snapshot: Snapshot | 
         base_checksum=log.base_checksum,
         generation=record.turn,
         voids=record.is_voiding,
+        compacted=log.compacted,
     )

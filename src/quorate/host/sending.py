@@ -13,6 +13,7 @@ from typing import Any
 from quorate.core import effects
 from quorate.core.carrying import CarriesChunk
 from quorate.core.entry import Header, Snapshot
+from quorate.core.repairing import HaveEntries
 from quorate.host.contract import Context, same_entry
 from quorate.host.pacing import Pacer
 from quorate.host.parcel import Parcel, packed
@@ -70,7 +71,11 @@ class Sender:
     def _send_frames(
         self, hosted: Hosted, effect: effects.Send, headers: tuple[Header, ...], frames: list[Frame]
     ) -> None:
-        # A log that was cut meanwhile no longer holds them: as if the message had been lost.
+        # A log that was cut meanwhile no longer holds them: as if the message had been lost. What compaction has
+        # left is only ever given to whoever mends his log.
+        is_repair = type(effect.message) is HaveEntries
+        if not is_repair and hosted.replica.log.compacted >= 0 and any(frame.is_part for frame in frames):
+            return
         if len(frames) == len(headers) and all(map(same_entry, frames, headers)):
             message = packed(effect.message)
             self._post(hosted, effect.to, message, tuple(frames))

@@ -84,7 +84,12 @@ class Snapshots:
         hosted.installing = (effect.io, effect.snapshot)
         start = None if effect.start is None else (effect.start, effect.start_checksum)
         self._store.install_snapshot(
-            hosted.partition, effect.io, effect.snapshot, keep=effect.keep, start=start
+            hosted.partition,
+            effect.io,
+            effect.snapshot,
+            keep=effect.keep,
+            start=start,
+            compacted=effect.compacted,
         )
 
     def persisted(self, hosted: Hosted, io: int) -> None:
@@ -182,7 +187,7 @@ def _why_not(hosted: Hosted) -> str:
     """Why no snapshot can be taken now; empty if it can."""
     if hosted.halted is not None:
         return f"the machine is stuck: {hosted.halted}"
-    if hosted.applied.offset < max(0, hosted.replica.log.base.offset) or not hosted.is_open:
+    if hosted.applied.offset < max(0, hosted.replica.log.floor) or not hosted.is_open:
         return "there is nothing new to take one of"
     newest = hosted.replica.snapshot
     if newest is not None and newest.last.offset >= hosted.applied.offset:

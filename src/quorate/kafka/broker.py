@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from quorate import batch
+from quorate.batch import BadBatch
 from quorate.core.entry import Partition, partition_of
 from quorate.ingest import Ingest
 from quorate.kafka import (
@@ -47,14 +48,23 @@ from quorate.kafka.sessions import Room
 from quorate.kafka.table_snapshots import Snapshots
 from quorate.kafka.vouching import Vouching
 from quorate.machine.metadata import METADATA, Topic
-from quorate.wire.cursor import BadMessage
+from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.joint import JOINT_API, JOINT_VERSION
 from quorate.wire.messages import VERSIONS, Api, is_served
+from quorate.wire.opening import TooLarge, opened
 from quorate.wire.tables import TABLES_API, TABLES_SCAN_API, TABLES_VERSION
 
 if TYPE_CHECKING:
     from quorate.kafka.door import Door
     from quorate.node import Node
+
+
+def opened_for_keys(payload: Buffer) -> Buffer:
+    """What compaction looks into: records that would take too much room are left as they are."""
+    try:
+        return opened(payload)
+    except TooLarge as error:
+        raise BadBatch(str(error)) from None
 
 
 class Waiter(Protocol):
@@ -97,6 +107,7 @@ class Broker:
         node.when_over(self._over)
         node.metrics.connections["kafka"] = lambda: len(self.doors)
         node.metrics.waiting_bytes["requests"] = lambda: self.receiving_bytes
+        node.compacting.opened = opened_for_keys
         self.session_room = Room()
         self.groups = Coordinator(self)
         self.snapshots = Snapshots()

@@ -28,7 +28,7 @@ from quorate.kafka.call import Call
 from quorate.machine.metadata import Topic
 from quorate.machine.producers import Numbered, numbered
 from quorate.machine.transaction_words import Verdict
-from quorate.node.node import wall_ms
+from quorate.node.retention import wall_ms
 from quorate.wire.produce import NO_TIMESTAMP, PartitionAnswer, encode_response, parse_request
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from quorate.core.entry import Partition
 from quorate.kafka.call import Call
 from quorate.machine.changing import Start
+from quorate.machine.compactions import compacts
 from quorate.machine.metadata import LetStart
 from quorate.machine.purpose import TOPIC
 from quorate.node.metadata import NoMetadata, TooNew
@@ -79,7 +80,7 @@ async def _wanted(broker: Broker, name: str, asked: Any) -> Wanted:
     error, partition = broker.find(topic, asked.partition_index)
     if error:
         return Wanted(error, partition)
-    if topic is not None and topic.purpose != TOPIC:
+    if topic is not None and (topic.purpose != TOPIC or compacts(topic.config)):
         return Wanted(ErrorCode.policy_violation, partition)
     first, end = node.log_base(partition) + 1, node.commit(partition) + 1
     offset = end if asked.offset == HIGH_WATERMARK else asked.offset

@@ -31,9 +31,11 @@ from quorate.kafka.produce import (
     TIMESTAMP_TYPE,
 )
 from quorate.machine.cluster import MOVING_RATE
+from quorate.machine.compactions import CLEANUP_POLICY, COMPACT
 from quorate.machine.metadata import PARTITIONS_COUNT_MAX, REPLICATIONS, Metadata, Topic
 from quorate.machine.purpose import KIND, RECORDS, TABLES, TOPIC
 from quorate.machine.turning import MIN_ISR
+from quorate.node.compaction import DELETE_RETENTION_MS_DEFAULT, DIRTY_RATIO_DEFAULT, LAG_MS_DEFAULT
 from quorate.node.homes import HOME_PARTITIONS_COUNT, HOME_SETTINGS
 from quorate.node.metadata import (
     PARTITIONS_COUNT,
@@ -42,6 +44,9 @@ from quorate.node.metadata import (
     REPLICAS_SETTING,
 )
 from quorate.node.retention import (
+    DELETE_RETENTION_MS,
+    DIRTY_RATIO,
+    LAG_MS,
     OF_RECORDS,
     RETENTION_BYTES,
     RETENTION_MS,
@@ -80,6 +85,7 @@ class Kind(IntEnum):
     STRING = 2
     INT = 3
     LONG = 5
+    DOUBLE = 6
     LIST = 7
 
 
@@ -117,7 +123,29 @@ SETTINGS: dict[str, Setting] = {
         numbers=range(MESSAGE_BYTES_LEAST, MESSAGE_BYTES_GREATEST + 1),
     ),
     MIN_ISR: Setting(Kind.INT, "How many copies must be in sync for anything to be taken or settled."),
-    "cleanup.policy": Setting(Kind.LIST, "What becomes of what is old.", "delete", ("delete",)),
+    CLEANUP_POLICY: Setting(
+        Kind.LIST,
+        "What becomes of what is old: it goes by age and size, or where a newer record has its key.",
+        "delete",
+        ("delete", COMPACT),
+    ),
+    DIRTY_RATIO: Setting(
+        Kind.DOUBLE,
+        "A partition is compacted when so much of its sealed segments is new.",
+        DIRTY_RATIO_DEFAULT,
+    ),
+    LAG_MS: Setting(
+        Kind.LONG,
+        "Segments with a record younger than this are not compacted.",
+        LAG_MS_DEFAULT,
+        numbers=range(LONG_MAX),
+    ),
+    DELETE_RETENTION_MS: Setting(
+        Kind.LONG,
+        "So long after it was compacted, a record without a value stays for those who read from the start.",
+        DELETE_RETENTION_MS_DEFAULT,
+        numbers=range(LONG_MAX),
+    ),
     "compression.type": Setting(Kind.STRING, "Batches stay as they come.", "producer", ("producer",)),
     TIMESTAMP_TYPE: Setting(
         Kind.STRING,
@@ -293,6 +321,8 @@ def _check(setting: Setting, name: str, value: str, copies: int, replication: st
         raise Refused(
             ErrorCode.invalid_config, f"{name}={value}; from {numbers[0]} to {numbers[-1]} is possible"
         )
+    if setting.kind is Kind.DOUBLE and not re.fullmatch(r"0(\.[0-9]{1,9})?|1(\.0{1,9})?", value):
+        raise Refused(ErrorCode.invalid_config, f"{name}={value}; from 0 to 1 is possible")
     if setting.values and value not in setting.values:
         possible = " or ".join(setting.values)
         raise Refused(ErrorCode.invalid_config, f"{name}={value} is not done here; only {possible}")

@@ -20,7 +20,7 @@ LEVELS: dict[int, str] = {
         "topics of coordinated, isr and confirm, tables, altered topics, added partitions, retention, users, "
         "settings of the cluster, homes"
     ),
-    3: "topics whose copies come to agree in another way",
+    3: "topics whose copies come to agree in another way, key compaction",
 }
 KNOWN_LEVEL = max(LEVELS)
 """What this code knows."""
@@ -44,6 +44,8 @@ COMMAND_LEVELS: dict[str, int] = {
     "set home": 2,
     "turn topic": 3,
     "note barrier": 3,
+    "let compact": 3,
+    "note ready": 3,
 }
 """The level that each command came with, by its tag. Only where everybody knows a level is it raised to that, so
 that the command itself needs none."""

@@ -20,10 +20,9 @@ from quorate.core.entry import (
     number_of,
     partition_of,
 )
-from quorate.machine import changing, shards, turning
+from quorate.machine import changing, compactions, shards, turning
 from quorate.machine.changing import Change, Start
 from quorate.machine.cluster import (
-    COMMAND_LEVELS,
     FIRST_LEVEL,
     AlterCluster,
     Cluster,
@@ -33,6 +32,7 @@ from quorate.machine.cluster import (
     drained_nodes,
     home_number,
 )
+from quorate.machine.compactions import Compaction, LetCompact, NoteReady, Step, compacts
 from quorate.machine.purpose import HOMES, TABLES, TOPIC, purpose_of
 from quorate.machine.turning import Turned, Turning
 from quorate.machine.users import PutUser, RemoveUser, User, Users, change_users
@@ -110,6 +110,8 @@ class Topic(msgspec.Struct, frozen=True):
     """Its copies are to agree in another way."""
     turned: dict[int, Turned] = {}
     """Partitions whose copies once agreed otherwise: how they do now, and since when."""
+    compactions: dict[int, Compaction] = {}
+    """Partitions of which only the newest record of each key has to be kept."""
 
     @property
     def purpose(self) -> str:
@@ -243,6 +245,8 @@ Command = (
     | LetStart
     | turning.TurnTopic
     | turning.NoteBarrier
+    | LetCompact
+    | NoteReady
     | shards.WriteShard
     | PutUser
     | RemoveUser
@@ -250,14 +254,6 @@ Command = (
     | RaiseLevel
     | SetHome
 )
-
-
-def level_of(command: Command) -> int:
-    """What everybody must know before this may be proposed."""
-    topic = command.topic if isinstance(command, CreateTopic) else None
-    if topic is not None and (topic.replication, topic.purpose) != ("raft", TOPIC):
-        return 2
-    return COMMAND_LEVELS[str(command.__struct_config__.tag)]
 
 
 class _State(msgspec.Struct):
@@ -447,8 +443,9 @@ class Metadata:
         if isinstance(command, AddPartitions):
             return self._add_partitions(command)
         if isinstance(command, LetStart):
-            changed = [self._let_start(partition, start) for partition, start in command.starts]
-            return any(changed)
+            return sum(self._let_start(*each) for each in command.starts) > 0
+        if isinstance(command, LetCompact | NoteReady):
+            return sum(self._compact(*each) for each in compactions.steps_of(command)) > 0
         if isinstance(command, PutUser | RemoveUser):
             return change_users(self._state.users, command, offset)
         if isinstance(command, AlterCluster | RaiseLevel | SetHome):
@@ -499,7 +496,7 @@ class Metadata:
             return False
         if len(topic.id) != len(METADATA_TOPIC) or topic.id == METADATA_TOPIC:
             return False
-        self._put(msgspec.structs.replace(topic, changes={}, changed={}, starts={}, turning=None, turned={}))
+        self._put(Topic(topic.name, topic.id, topic.replication, topic.ensembles, topic.config))
         return True
 
     def _can_hold(self, ensembles: tuple[tuple[Member, ...], ...]) -> bool:
@@ -516,7 +513,8 @@ class Metadata:
         config = {name: value for name, value in merged.items() if value is not None}
         if config == topic.config:
             return False
-        self._put(msgspec.structs.replace(topic, config=config))
+        kept = topic.compactions if compacts(config) else compactions.without_wishes(topic.compactions)
+        self._put(msgspec.structs.replace(topic, config=config, compactions=kept))
         return True
 
     def _add_partitions(self, command: AddPartitions) -> bool:
@@ -533,6 +531,12 @@ class Metadata:
         if topic is None or topic.is_tables or number >= len(topic.ensembles):
             return False
         return self._put(changing.started(topic, number, start))
+
+    def _compact(self, partition: Partition, step: Step) -> bool:
+        topic, number = self.by_id.get(partition[:TOPIC_ID_BYTES]), number_of(partition)
+        if topic is None or topic.purpose != TOPIC or number >= len(topic.ensembles):
+            return False
+        return self._put(compactions.stepped(topic, number, step))
 
     def _change(self, command: ChangeEnsemble, offset: int) -> bool:
         topic, nodes = self.by_id.get(command.id), command.nodes

@@ -147,6 +147,9 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confirm: confirm.Tuning = confirm.Tuning()
     store: StoreSettings = StoreSettings()
     retention_every_s: float = 60.0
+    compaction_every_s: float = 15.0
+    compaction_bytes: int = 256 * 1024 * 1024
+    """How much of a partition's log is newly compacted at once: its keys are in memory then."""
     detector: DetectorSettings = DetectorSettings()
     scrub_every_s: float = 86_400.0
     """How often everything on the disk is read and verified; 0: never."""
@@ -267,6 +270,8 @@ def check_config(config: NodeConfig) -> None:
         raise BadConfig(f"log_format: {config.log_format!r} is unknown; there are: {', '.join(LOG_FORMATS)}")
     if not config.retention_every_s > 0:
         raise BadConfig("retention_every_s: seconds, above 0")
+    if not config.compaction_every_s > 0 or config.compaction_bytes < 1:
+        raise BadConfig("compaction_every_s: seconds, above 0; compaction_bytes: above 0")
     if config.nats:
         check_nats(config.nats)
     known = {config.node, *config.peers}

@@ -103,6 +103,7 @@ def _requests(page: Page, node: Node) -> None:
         ("produce_requests", "Produce requests of Kafka clients.", metrics.produce_requests),
         ("produce_batches", "Record batches that these brought.", metrics.produce_batches),
         ("produce_bytes", "Bytes of these batches.", metrics.produce_bytes),
+        ("compactions", "Logs that have let go of what was compacted.", metrics.compactions),
         ("joint_repeated", "Joint commits of a number that was already in.", metrics.joint_repeated),
         ("fetch_requests", "Fetch requests of Kafka clients.", metrics.fetch_requests),
         ("fetch_batches", "Record batches that were sent to them.", metrics.fetch_batches),

@@ -13,6 +13,7 @@ from quorate.host import ReplicaRecord
 from quorate.host.replicas import MACHINES, PROTOCOLS
 from quorate.machine.cluster import moving_rate
 from quorate.machine.metadata import Topic
+from quorate.node.compaction import compact_log
 from quorate.node.ensembles import is_superseded
 from quorate.node.retention import shape_log, start_log
 
@@ -96,3 +97,4 @@ class Following:
             if partition in node.host.hosted:
                 shape_log(node, topic, partition)
                 start_log(node, topic, number)
+                compact_log(node, topic, number)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from quorate.core.entry import Member, Partition, partition_of
 from quorate.machine.cluster import KNOWN_LEVEL, AlterCluster
+from quorate.machine.levels import level_of
 from quorate.machine.metadata import (
     METADATA,
     METADATA_TOPIC,
@@ -32,7 +33,6 @@ from quorate.machine.metadata import (
     TakeProducerIds,
     Topic,
     command_batch,
-    level_of,
 )
 from quorate.machine.turning import TurnTopic
 from quorate.node.client import BadRequest, Client, NotDone, NotWritten, OutcomeUnknown, Unreachable

@@ -79,6 +79,8 @@ class Metrics:
         self.fetch_requests = 0
         self.fetch_batches = 0
         self.fetch_bytes = 0
+        self.compactions = 0
+        """Logs that have let go of what was compacted."""
         self.joint_repeated = 0
         """Joint commits of a number that was already in."""
         self.errors: dict[tuple[str, str], int] = {}

@@ -27,6 +27,7 @@ from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.querying import Consistency, query
 from quorate.machine.metadata import METADATA
+from quorate.node.compaction import Compacting
 from quorate.node.config import Address, NodeConfig
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
@@ -46,7 +47,7 @@ from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
 from quorate.node.reports import Reports
 from quorate.node.requests import NatsStatus, Status
-from quorate.node.retention import Retention, first_of
+from quorate.node.retention import Retention, first_of, wall_ms
 from quorate.node.scrubber import Scrubber
 from quorate.node.statuses import status_of
 from quorate.node.tls import Security
@@ -61,10 +62,6 @@ from quorate.tables import Level
 
 WAKE_SLACK_S = 0.01
 """How late a deadline may be noticed that came nearer; the protocols' times are far longer."""
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class NodeFailed(Exception):
@@ -125,7 +122,7 @@ class Node(Speaker):
         self.overseers = Overseers(self, self._rng)
         self.homes = Homes(self)
         self.following = Following(self)
-        self._retention = Retention(self)
+        self.compacting = Compacting(self)
         self.fullness = Fullness(self)
         self.unsettled = Unsettled(self)
         self.began = time.monotonic()
@@ -203,7 +200,7 @@ class Node(Speaker):
                 running.append(tasks.create_task(self.unsettled.run(), name="unsettled"))
                 if self.config.voters:
                     works = (self.metadata, self._leaders, Ensembles(self), Turning(self), self.overseers)
-                    more = (*works, self._retention, Coordinating(self))
+                    more = (*works, Retention(self), self.compacting, Coordinating(self))
                     running += [tasks.create_task(work.run(), name=type(work).__name__) for work in more]
                     running.append(tasks.create_task(make_way(self), name="making way"))
                 await self._stopped.wait()

@@ -167,6 +167,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, gc=False):
     """Only the leader knows: how long the oldest entry that is not settled has waited; 0: none waits."""
     halted: str = ""
     """Why what is settled is not applied there any more; empty: it is."""
+    compacted: int = -1
+    """Up to which offset only the newest record of each key is left there; -1: all are."""
 
 
 class NatsStatus(msgspec.Struct, frozen=True, gc=False):

@@ -18,6 +18,7 @@ import msgspec
 
 from quorate.core.entry import TOPIC_ID_BYTES, Partition, number_of, partition_of
 from quorate.machine.changing import Start
+from quorate.machine.compactions import CLEANUP_POLICY, compacts
 from quorate.machine.metadata import LetStart, Topic
 from quorate.machine.purpose import TOPIC
 from quorate.node.logs import WARNING
@@ -33,7 +34,19 @@ RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
 SEGMENT_BYTES = "segment.bytes"
 SEGMENT_MS = "segment.ms"
-OF_RECORDS = (RETENTION_MS, RETENTION_BYTES, SEGMENT_BYTES, SEGMENT_MS)
+DIRTY_RATIO = "min.cleanable.dirty.ratio"
+LAG_MS = "min.compaction.lag.ms"
+DELETE_RETENTION_MS = "delete.retention.ms"
+OF_RECORDS = (
+    RETENTION_MS,
+    RETENTION_BYTES,
+    SEGMENT_BYTES,
+    SEGMENT_MS,
+    CLEANUP_POLICY,
+    DIRTY_RATIO,
+    LAG_MS,
+    DELETE_RETENTION_MS,
+)
 """Settings that only records have: any other log is what its machine is made from."""
 
 UNLIMITED = -1
@@ -41,6 +54,10 @@ SEGMENT_MS_DEFAULT = 7 * 24 * 3600 * 1000
 READ_TIMEOUT_S = 30.0
 STARTS_COUNT_MAX = 500
 """Of one command."""
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class Keep(msgspec.Struct, frozen=True, gc=False):
@@ -55,7 +72,7 @@ class Keep(msgspec.Struct, frozen=True, gc=False):
 
 
 def keep_of(topic: Topic) -> Keep:
-    if topic.purpose != TOPIC:
+    if topic.purpose != TOPIC or compacts(topic.config):
         return Keep()
     return Keep(
         int(topic.config.get(RETENTION_MS, UNLIMITED)), int(topic.config.get(RETENTION_BYTES, UNLIMITED))
@@ -139,12 +156,28 @@ def shape_log(node: Node, topic: Topic, partition: Partition) -> None:
         return
     config = topic.config
     size = config.get(SEGMENT_BYTES)
-    has_time = SEGMENT_MS in config or keep_of(topic).ms != UNLIMITED
+    has_time = SEGMENT_MS in config or keep_of(topic).ms != UNLIMITED or compacts(config)
     node.host.store.shape(
         partition,
         segment_bytes=None if size is None else int(size),
         segment_ms=int(config.get(SEGMENT_MS, SEGMENT_MS_DEFAULT)) if has_time else None,
     )
+
+
+async def read_newest(node: Node, partition: Partition, stretch: Stretch) -> int:
+    """The newest timestamp of a segment, from its footer."""
+    found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(newest: int) -> None:
+        if not found.done():
+            found.set_result(newest)
+
+    node.host.store.newest_time(partition, stretch.segment, done)
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            return await found
+    except TimeoutError:
+        return UNKNOWN_TIME
 
 
 class Retention:
@@ -199,14 +232,14 @@ class Retention:
         self, partition: Partition, keep: Keep, seen: dict[Partition, dict[Stretch, int]]
     ) -> Start | None:
         """Where the log may start, if that is further on than it may already."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         stretches = self._node.host.store.stretches(partition)
         if keep.ms != UNLIMITED:
             known = self._seen.get(partition, {})
             for place, stretch in enumerate(stretches):
                 newest = stretch.newest
                 if newest is None:
-                    newest = await self._read_newest(partition, stretch)
+                    newest = await read_newest(self._node, partition, stretch)
                 if not 0 <= newest < UNKNOWN_TIME:
                     newest = seen.setdefault(partition, {})[stretch] = known.get(stretch, now_ms)
                 stretches[place] = msgspec.structs.replace(stretch, newest=newest)
@@ -216,20 +249,16 @@ class Retention:
             return None
         going = may_go(stretches, keep, settled=self._node.commit(partition), now_ms=now_ms)
         before = start_of(self._node, partition)
+        if self._compacts_yet(partition):
+            return None
         if going is None or (before is not None and before.entry.offset >= going.last.offset):
             return None
         return Start(going.last, going.checksum, going.last.offset + 1)
 
-    async def _read_newest(self, partition: Partition, stretch: Stretch) -> int:
-        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def done(newest: int) -> None:
-            if not found.done():
-                found.set_result(newest)
-
-        self._node.host.store.newest_time(partition, stretch.segment, done)
-        try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                return await found
-        except TimeoutError:
-            return UNKNOWN_TIME
+    def _compacts_yet(self, partition: Partition) -> bool:
+        """Where a topic was compacted, files end alike only when that is done: a start must be known to all."""
+        topic = self._node.metadata.image.by_id.get(partition[:TOPIC_ID_BYTES])
+        known = None if topic is None else topic.compactions.get(number_of(partition))
+        agreed = None if known is None else known.agreed
+        log = self._node.host.hosted[partition].replica.log
+        return agreed is not None and bool(log.compacted < agreed.upto)

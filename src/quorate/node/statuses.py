@@ -75,6 +75,7 @@ def replica_status(
         faulty=tuple((span.first_offset, span.last.offset) for span in replica.log.faulty[:FAULTY_NAMED_MAX]),
         unsettled_s=unsettled_s,
         halted=hosted.halted or "",
+        compacted=replica.log.compacted,
     )
 
 

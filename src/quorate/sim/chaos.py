@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from quorate.sim.compaction import Compaction
 from quorate.sim.confirm_steward import ConfirmSteward
 from quorate.sim.expiry import Expiry
 from quorate.sim.faults import ACTS, CHANGES, CLOCK_RATES, LEADER, ORDERS, Fault, around, between
@@ -53,6 +54,8 @@ class Toll(msgspec.Struct):
     store_troubles: int = 0
     expired: int = 0
     """How often something of a log was not to be kept any longer."""
+    compactions: int = 0
+    """How often a log was to be compacted."""
 
 
 class Chaos:
@@ -80,9 +83,11 @@ class Chaos:
         else:
             planner = IsrPlanner if world.setup.protocol == "isr" else Planner
             self.steward = planner(operators, self.toll, invariants)
+        self.compaction = Compaction(world, self.steward.members)
         self.trouble = (
             Trouble(operators, self.toll, self._later, self._cut) if operators is not None else None
         )
+        self._compacts = any(fault.kind == "compact" for fault in faults)
         self.healed = False
         self._storms = 0
         self._full: dict[int, int] = {}
@@ -105,6 +110,7 @@ class Chaos:
             "slow-disk": self._slow_down,
             "wipe": self._wipe,
             "expire": self._expire,
+            "compact": self._compact,
             "transfer": self.steward.strike,
             **{f"change-{way}": self.steward.strike for way in CHANGES},
             **{f"order-{way}": self.steward.strike for way in ORDERS},
@@ -229,7 +235,11 @@ class Chaos:
             self.invariants.wiped(number)
 
     def _expire(self, fault: Fault) -> None:
-        self.toll.expired += self.expiry.strike(fault)
+        if not self._compacts:  # A log that is compacted starts where it does: nothing of it expires.
+            self.toll.expired += self.expiry.strike(fault)
+
+    def _compact(self, fault: Fault) -> None:
+        self.toll.compactions += self.compaction.strike(fault)
 
     def _keep_down(self, number: int, seconds: float) -> None:
         """Start the node again after a while, unless something else keeps it down for longer."""

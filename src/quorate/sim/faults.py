@@ -97,11 +97,18 @@ def takes_part(seed: int, name: str, profiles: tuple[str, ...]) -> bool:
     return name in profiles and not is_absent(stream(seed, "faults", name), profiles)
 
 
+def keeps_all(seed: int, profiles: tuple[str, ...]) -> bool:
+    """Whether logs keep everything, whatever snapshots cover, but what one of these lets go."""
+    return takes_part(seed, RETENTION, profiles) or takes_part(seed, COMPACTION, profiles)
+
+
 OF_OPERATORS = "operator"
 """The profile for protocols that have operators; not one of `all`."""
 RETENTION = "retention"
 """The profile in which logs keep everything but what expires, whatever snapshots cover; not one of `all`."""
-SPECIAL = (OF_OPERATORS, RETENTION)
+COMPACTION = "compaction"
+"""The profile in which records have keys, and logs keep everything but what compaction lets go of; not of `all`."""
+SPECIAL = (OF_OPERATORS, RETENTION, COMPACTION)
 
 
 def parse_profiles(text: str) -> tuple[str, ...]:
@@ -473,6 +480,12 @@ def retention(rng: Random, place: Place) -> list[Fault]:
     return [Fault(at, "expire", chance=rng.getrandbits(32)) for at in moments(rng, place, rng.randint(3, 15))]
 
 
+def compaction(rng: Random, place: Place) -> list[Fault]:
+    """What a newer record has superseded goes: compaction.py decides on the spot up to where."""
+    count = rng.randint(4, 20)
+    return [Fault(at, "compact", chance=rng.getrandbits(32)) for at in moments(rng, place, count)]
+
+
 PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     "network": network,
     "crash": crash,
@@ -487,4 +500,5 @@ PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     "membership": membership,
     OF_OPERATORS: operator,
     RETENTION: retention,
+    COMPACTION: compaction,
 }

@@ -24,6 +24,7 @@ from quorate.core.entry import Span
 from quorate.core.invariant import Violated
 from quorate.host import Hosted
 from quorate.sim.chance import stream
+from quorate.sim.compaction import Compaction
 from quorate.sim.confirm_steward import ConfirmSteward
 from quorate.sim.invariants import Invariants
 from quorate.sim.oracle import Fate, Oracle
@@ -61,6 +62,8 @@ class Healing:
         self.pace = world.tunables.pace_s
         self.starts: dict[int, int] = {}
         """By partition: the last offset that is not to be kept any longer."""
+        self.compaction: Compaction | None = None
+        """What was agreed on, where logs are compacted."""
         self._steps_max = world.steps_count + STEPS_MAX
 
     def run(self) -> None:
@@ -82,6 +85,9 @@ class Healing:
         self.wait("requests stay unanswered", self.workload.unanswered)
         self._check_all()
         self.wait("copies do not become equal", self._unequal)
+        if self.compaction is not None:
+            self.wait("compaction does not end", self.compaction.unfinished)
+            self.wait("copies are not compacted", self._unequal)
         self.wait("idle groups do not fall silent", self._noisy)
         self._digests()
         self._tables()
@@ -150,6 +156,8 @@ class Healing:
             start = self.starts.get(partition, -1)
             if not why and hosted is not None and hosted.replica.log.base.offset < start:
                 why = f"starts at {hosted.replica.log.base}, and nothing up to {start} is to be kept"
+            if not why and hosted is not None and self.compaction is not None:
+                why = self.compaction.behind(partition, hosted)
             if why:
                 found.append(f"p{partition} n{number} {why}")
         return found
@@ -197,10 +205,12 @@ class Healing:
     def _read_everything(self) -> None:
         """Every settled entry, from every copy, all of them side by side."""
         reading: dict[tuple[int, int], str] = {}
+        given: dict[tuple[int, int], list[Frame]] = {}
 
         def read_on(number: int, partition: int, first: int, end: int) -> None:
             if first > end:
                 reading.pop((partition, number), None)
+                self._survived(partition, number, given.get((partition, number), []), end)
                 return
             reading[partition, number] = f"p{partition} n{number} at {first}"
 
@@ -209,6 +219,7 @@ class Healing:
                 if not frames and hosted is not None:  # A snapshot may have taken their place meanwhile.
                     base = hosted.replica.log.base.offset
                 upto = self.oracle.fetched(reader, first, frames, commit, base)
+                given.setdefault((partition, number), []).extend(frames)
                 if upto <= first:
                     raise Violated("read-gap", f"p{partition}: n{number} has nothing at {first}")
                 read_on(number, partition, upto, end)
@@ -223,6 +234,12 @@ class Healing:
             self.oracle.lost_below(partition, hosted.replica.log.head.offset, f"n{number}")
             read_on(number, partition, hosted.replica.log.base.offset + 1, hosted.commit)
         self.wait("reads do not end", lambda: list(reading.values()))
+
+    def _survived(self, partition: int, number: int, frames: list[Frame], end: int) -> None:
+        if self.compaction is None or self.oracle.survival is None or partition in self.world.setup.tables:
+            return
+        generation = self.compaction.agreed.get(partition)
+        self.oracle.survival.check(partition, generation, frames, end, f"n{number}")
 
 
 class Probe:

@@ -36,7 +36,7 @@ from quorate.core.effects import (
     SaveState,
     StageChunk,
 )
-from quorate.core.entry import NOWHERE, EntryId, Header, Member, Membership, Rollback
+from quorate.core.entry import NOWHERE, EntryId, Flag, Header, Member, Membership, Rollback
 from quorate.core.events import Expired, Failed, Loaded, Persisted, Started
 from quorate.core.invariant import Violated
 
@@ -335,7 +335,8 @@ class Invariants:
     def _append(self, shadow: Shadow, replica: Any, effect: Append) -> None:
         prev = shadow.head
         for header in effect.headers:
-            if header.offset != prev.offset + 1 or header.epoch < prev.epoch:
+            is_part = header.flags & Flag.COMPACTED
+            if header.offset != prev.offset + 1 or header.epoch < prev.epoch or is_part:
                 raise Violated("log-matching", f"{shadow.name} appended {header} behind {prev}")
             self._match(shadow, header, prev)
             prev = header.id
@@ -466,6 +467,8 @@ class Invariants:
         entries = self._entries[shadow.partition]
         key = (header.epoch, header.offset + header.count - 1)
         known = entries.get(key)
+        if header.flags & Flag.COMPACTED and known is not None:
+            return  # What is left of a run of entries, known by the last of them.
         crc = header.crc if header.control is None else 0
         if known is None:
             if prev is None:  # Every append is seen, so somebody must have appended it.

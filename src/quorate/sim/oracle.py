@@ -58,6 +58,7 @@ from quorate.core.effects import Outcome
 from quorate.core.entry import Kind
 from quorate.core.events import ReadLevel
 from quorate.core.invariant import Violated
+from quorate.sim.survival import Survival
 from quorate.storage.frame import Frame
 
 
@@ -140,6 +141,8 @@ class Oracle:
         self.on_proposed: Callable[[Proposal], None] = lambda proposal: None
         self.on_acknowledged: Callable[[Proposal], None] = lambda proposal: None
         """Told of each proposal once, and once when it is acknowledged."""
+        self.survival: Survival | None = None
+        """Where logs are compacted: what is to be left of them."""
         self.leases_hold = True
         """Clocks keep within the bounds that leases rely on."""
         self._stamps: list[list[tuple[int, int, int]]] = [[] for _ in range(partitions_count)]
@@ -173,6 +176,8 @@ class Oracle:
             assert body not in self._origins
             self._origins[body] = (proposal, index)
         self.on_proposed(proposal)
+        if self.survival is not None:
+            self.survival.proposed(payloads)
         header = parse_batch_header(payloads[0])
         if header.producer_id >= 0:
             assert len(payloads) == 1
@@ -246,6 +251,8 @@ class Oracle:
 
     def settled(self, partition: int, offset: int, crc: int) -> None:
         """Every entry of the settled log, once, in the order of the log."""
+        if self.survival is not None:
+            self.survival.settled(partition, offset, crc)
         proposal = self._numbered.get(crc)
         if proposal is None:
             return
@@ -319,7 +326,10 @@ class Oracle:
             if header.last > commit:
                 raise Violated("read-unsettled", f"{who} gave {header} above commit {commit}")
             expected = header.last + 1
-            if header.kind == Kind.RECORDS:
+            if frame.is_part:
+                assert self.survival is not None
+                self.survival.read(partition, frame, who)
+            elif header.kind == Kind.RECORDS:
                 if self.is_void(partition, header.offset):
                     raise Violated("void-read", f"{who} gave {header}, which was rolled back")
                 self._read(partition, frame, who)

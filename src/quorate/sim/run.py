@@ -22,7 +22,7 @@ from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim.chance import stream
 from quorate.sim.chaos import Chaos, Toll
 from quorate.sim.confirm_steward import place_quorums
-from quorate.sim.faults import RETENTION, Fault, Place, parse_profiles, schedule, takes_part
+from quorate.sim.faults import Fault, Place, keeps_all, parse_profiles, schedule, takes_part
 from quorate.sim.group_store import GroupStore
 from quorate.sim.happening import Happening
 from quorate.sim.healing import Healing
@@ -37,6 +37,7 @@ from quorate.sim.rooms import Rooms
 from quorate.sim.setup import Setup
 from quorate.sim.steward import Steward
 from quorate.sim.store import MemoryStore, Store
+from quorate.sim.survival import survival_in
 from quorate.sim.table_group import TableGroup, listen
 from quorate.sim.trace import Trace
 from quorate.sim.tunables import Tunables, check_overrides, draw, keeping_all
@@ -237,6 +238,7 @@ class Run:
             self.oracle.leases_hold = False
         else:
             self.invariants.local = self.world.local
+        self.oracle.survival = survival_in(plan.seed, plan.faults, partitions_count, self.oracle)
         if isinstance(room, ConfirmInvariants):
             self.oracle.is_void = room.is_void
         holders = tuple(setup.holders[number] for number in setup.shards)
@@ -335,6 +337,7 @@ class Run:
         self.chaos.heal()
         healing = Healing(self.world, self.workload, self.oracle, self.invariants, self.chaos.steward)
         healing.starts = {number: entry.offset for number, (entry, _) in self.chaos.expiry.wanted.items()}
+        healing.compaction = self.chaos.compaction if self.oracle.survival is not None else None
         if self.upgrade is not None:
             healing.wait("the upgrade does not end", self.upgrade.unfinished)
         self._before_healing(healing)
@@ -358,7 +361,7 @@ def told(error: BaseException) -> str:
 
 def draw_world(plan: Plan) -> Tunables:
     tunables = draw(plan.seed, plan.overrides)
-    return keeping_all(tunables) if takes_part(plan.seed, RETENTION, plan.faults) else tunables
+    return keeping_all(tunables) if keeps_all(plan.seed, plan.faults) else tunables
 
 
 def place_partitions(plan: Plan, tunables: Tunables) -> Setup:

@@ -10,14 +10,14 @@ partition is a table group, they make transactions instead: table_client.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
 
-from quorate.batch import encode_records
+from quorate.batch import Record, encode_records
 from quorate.core.effects import Outcome, Reply
 from quorate.core.events import ReadLevel
 from quorate.host.querying import Consistency
@@ -25,6 +25,7 @@ from quorate.sim.chance import stream
 from quorate.sim.oracle import Fate, Oracle, Proposal
 from quorate.sim.pipeline import Pipeline
 from quorate.sim.reading import Reader
+from quorate.sim.survival import keyed
 from quorate.sim.table_client import Teller
 from quorate.sim.table_group import TableGroup
 from quorate.storage.frame import Frame
@@ -137,6 +138,8 @@ class Workload:
         """Requests that a node has and has not answered: (node, its life, what)."""
         self.proposals_count = 0
         self.requests_count = 0
+        self.keys = stream(seed, "keys")
+        """Which records have which key, where logs are compacted."""
         self.clients = [
             Client(self, number, stream(seed, "client", number)) for number in range(manners.clients_count)
         ]
@@ -230,9 +233,10 @@ class Client:
         self._attempt(proposal, 1)
         return proposal
 
-    def records(self, number: int, index: int, count: int) -> list[tuple[None, bytes]]:
+    def records(self, number: int, index: int, count: int) -> Sequence[Record | tuple[None, bytes]]:
         """Of entry `index` of a proposal; nobody else ever proposes the same."""
-        return [(None, self._value(number, index, record)) for record in range(count)]
+        made = [(None, self._value(number, index, record)) for record in range(count)]
+        return made if self.oracle.survival is None else keyed(self.workload.keys, made)
 
     def _value(self, number: int, index: int, record: int) -> bytes:
         name = b"c%d.%d.%d.%d " % (self.number, number, index, record)

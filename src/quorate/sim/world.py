@@ -442,7 +442,7 @@ class World:
         def ask(host: Host, now: float) -> None:
             host.propose(now, self.partitions[partition], payloads, answer)
 
-        return self._ask(number, partition, ask)
+        return self.ask(number, partition, ask)
 
     def read(
         self,
@@ -457,7 +457,7 @@ class World:
         def ask(host: Host, now: float) -> None:
             host.read(now, self.partitions[partition], level, answer, offset=offset)
 
-        return self._ask(number, partition, ask)
+        return self.ask(number, partition, ask)
 
     def query(
         self,
@@ -474,7 +474,7 @@ class World:
         def look(host: Host, now: float) -> None:
             query(host, now, self.partitions[partition], ask, answer, consistency=consistency, offset=offset)
 
-        return self._ask(number, partition, look)
+        return self.ask(number, partition, look)
 
     def command(
         self, number: int, partition: int, make: Callable[[int], Command], answer: Callable[[Reply], None]
@@ -484,7 +484,7 @@ class World:
         def ask(host: Host, now: float) -> None:
             host.command(now, self.partitions[partition], make, answer)
 
-        return self._ask(number, partition, ask)
+        return self.ask(number, partition, ask)
 
     def change(
         self,
@@ -506,13 +506,13 @@ class World:
     def turn(self, number: int, partition: int, turned: Turned, voters: tuple[Member, ...]) -> None:
         """Let a node's copy be of another generation, if it can be now."""
         which = self.partitions[partition]
-        self._ask(number, partition, lambda host, now: host.turn(now, which, turned, voters=voters))
+        self.ask(number, partition, lambda host, now: host.turn(now, which, turned, voters=voters))
 
     def transfer(self, number: int, partition: int, answer: Callable[[Reply], None], *, to: int) -> bool:
         """Command a node to let another lead; False if it is down."""
         return self.command(number, partition, lambda request: TransferLeadership(request, to), answer)
 
-    def _ask(self, number: int, partition: int, ask: Callable[[Host, float], object]) -> bool:
+    def ask(self, number: int, partition: int, ask: Callable[[Host, float], object]) -> bool:
         """A node that stands still finds it when it goes on, if it is still the same process."""
         node = self.nodes[number]
         host = node.host
@@ -521,7 +521,7 @@ class World:
 
         def resumed(life: int) -> None:
             if life == node.lives:
-                self._ask(number, partition, ask)
+                self.ask(number, partition, ask)
 
         if node.paused_until > self.now:
             self.after(node.paused_until - self.now, resumed, node.lives)
@@ -574,7 +574,7 @@ class World:
         def tell_host(host: Host, now: float) -> None:
             host.expire(now, self.partitions[partition], to, checksum)
 
-        return self._ask(number, partition, tell_host)
+        return self.ask(number, partition, tell_host)
 
     # --- what hosts tell whoever watches ---
 

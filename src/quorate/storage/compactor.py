@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 from crc32c import crc32c
 
-from quorate.core.entry import Partition
+from quorate.core.entry import EntryId, Partition, Span
 from quorate.core.generation import Generation
 from quorate.storage import starting
 from quorate.storage.building import Building, Finished
@@ -24,7 +24,7 @@ from quorate.storage.disk import FlushDirectory, Operation, Unlink
 from quorate.storage.finding import Finding
 from quorate.storage.log import Log
 from quorate.storage.reading import Reader
-from quorate.storage.records import BASE, Base, Segment, behind_rewritten, encode_body
+from quorate.storage.records import BASE, Base, Fault, Segment, behind_rewritten, encode_body
 from quorate.storage.rounds import Rounds
 from quorate.storage.segment import Made, generation_named, segment_file
 from quorate.storage.shared import LANE_CHECK, LANE_SEGMENTS, Shared
@@ -66,6 +66,16 @@ class Compactor:
         log = self._shared.logs.get(partition)
         found = self._prepared.get(log) if log is not None else None
         return found if found is not None and found.generation == generation else None
+
+    def start(self, partition: Partition) -> tuple[EntryId, int]:
+        """The entry below the log, and the checksum of its frame."""
+        log = self._shared.logs[partition]
+        return log.base, log.base_checksum
+
+    def state(self, partition: Partition) -> tuple[int, tuple[Span, ...]]:
+        """How far the generation reaches that the log is of, and what of the log is damaged."""
+        log = self._shared.logs[partition]
+        return log.compacted_upto, log.spans
 
     # --- prepare ---
 
@@ -136,18 +146,19 @@ class Compactor:
 
     # --- swap ---
 
-    def swap(self, partition: Partition, generation: Generation, done: Callable[[], None]) -> bool:
-        """Let the prepared files be the log's; `done` when that is durable. False if it has to wait."""
+    def swap(self, partition: Partition, generation: Generation) -> int | None:
+        """Let the prepared files be the log's: up to where everything is in new files then, and was seen to be
+        whole. None if it has to wait. Old files go when it is durable."""
         log, prepared = self._shared.logs[partition], self._of(partition, generation)
         if prepared is None or log.failed or log.under_repair or self._shared.dead:
-            return False
+            return None
         if log.durable.cuts != log.cuts or log.flushed().id.offset < prepared.last:
             self._write_back.hurry()
-            return False
+            return None
         replaced = tuple(found for found in log.segments if found.base <= prepared.last)
         if log.base != generation.start or replaced != prepared.replaced:
             del self._prepared[log]
-            return False
+            return None
         before = {log.file(found.base) for found in replaced}
         batch = self._rounds.batch(log)
         _put_in_place(log, prepared)
@@ -161,11 +172,48 @@ class Compactor:
             operations: list[Operation] = [Unlink(file) for file in gone]
             operations.append(FlushDirectory(log.directory))
             self._shared.submit(LANE_SEGMENTS, operations, lambda _: None)
-            done()
 
         batch.after.append((log, durable))
         self._rounds.pump()
-        return True
+        return prepared.last
+
+    def refill(self, partition: Partition, generation: Generation) -> Span | None:
+        """Where a log is being filled up to a snapshot, let that begin again, in a file of this generation."""
+        log = self._shared.logs[partition]
+        fault = _filling(log)
+        if fault is None or log.failed or log.under_repair or log.compacted_upto >= generation.upto:
+            return None
+        first = log.segments[0].base
+        old = log.file(first)
+        batch = self._rounds.batch(log)
+        segment = Segment(first, log.base, log.base_checksum, 0, generation.upto)
+        log.segments = (segment, *log.segments[1:])
+        log.compacted = {found.base: found.compacted for found in log.segments if found.compacted >= 0}
+        fault = msgspec.structs.replace(
+            fault, before=log.base, before_checksum=log.base_checksum, segment=first, position=0
+        )
+        rest = tuple(other for other in log.faulty if other.last.offset > fault.last.offset)
+        log.faulty = (fault, *rest)
+        log.start = first, 0
+        log.rolled.pop(first, None)
+        log.changes += 1
+        batch.add_record(BASE, log, encode_body(Base(partition, log.view())))
+        batch.add_unasked(log)
+        unlink: tuple[Operation, ...] = (Unlink(old),)
+        batch.after.append((log, lambda: self._shared.submit(LANE_SEGMENTS, unlink, lambda _: None)))
+        self._rounds.pump()
+        return Span(fault.before, fault.last)
+
+
+def _filling(log: Log) -> Fault | None:
+    """What is missing of a log whose first file holds nothing but what was filled in so far."""
+    if len(log.segments) < 2 or log.segments[0].base != log.base.offset + 1:
+        return None
+    first, following = log.segments[:2]
+    for fault in log.faulty:
+        if (fault.segment, fault.position) == (first.base, first.size) and fault.last == following.before:
+            return fault
+    return None
 
 
 def bases_of(generation: Generation) -> list[int]:

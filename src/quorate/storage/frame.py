@@ -42,7 +42,7 @@ from quorate.batch import (
     encode_control,
     stamp,
 )
-from quorate.core.entry import FORMAT_VERSION, Control, EntryId, Header, Kind, Partition
+from quorate.core.entry import FORMAT_VERSION, Control, EntryId, Flag, Header, Kind, Partition
 from quorate.storage.disk import Buffer
 
 FRAME_MAGIC = b"QfrA"
@@ -165,6 +165,7 @@ def build_part(
     """What stands for a run of entries of one epoch: a batch that covers the same offsets, with what is left."""
     epoch, offset = first.header.epoch, first.header.offset
     count, size, crc = last.header.last - offset + 1, len(payload), _BATCH.unpack_from(payload)[4]
+    flags |= Flag.COMPACTED
     assert epoch == last.header.epoch
     checked = _PART_WITHOUT_CRC.pack(
         PART_MAGIC,

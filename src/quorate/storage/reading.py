@@ -13,7 +13,7 @@ import msgspec
 
 from quorate.core.entry import EntryId, Header, Kind, Partition, Span
 from quorate.storage.check import SegmentCheck
-from quorate.storage.disk import Disk, DiskFailed, ReadAt
+from quorate.storage.disk import Disk, DiskFailed, DiskFull, ReadAt
 from quorate.storage.frame import (
     FRAME_HEAD_BYTES,
     DamagedFrame,
@@ -101,7 +101,7 @@ def follow(
 
 
 class Request:
-    __slots__ = ("bytes_max", "done", "first", "last", "log", "retries", "rewrites")
+    __slots__ = ("bytes_max", "compacted", "done", "first", "last", "log", "retries", "rewrites")
 
     def __init__(self, log: Log, first: int, last: int, bytes_max: int, done: GotFrames) -> None:
         self.log = log
@@ -110,6 +110,7 @@ class Request:
         self.bytes_max = bytes_max
         self.done = done
         self.rewrites = log.rewrites
+        self.compacted = log.compacted_upto
         self.retries = 0
 
 
@@ -135,6 +136,7 @@ class Reader:
     def _begin(self, request: Request) -> None:
         log, first = request.log, request.first
         request.rewrites = log.rewrites
+        request.compacted = log.compacted_upto
         request.retries += 1
         frames = [] if log.deleted or request.retries > RETRIES_MAX else self._from_memory(request)
         if frames is not None:
@@ -174,7 +176,13 @@ class Reader:
         return waiting_frames(log, first, request.last, request.bytes_max)
 
     def _later(self, request: Request, frames: list[Frame]) -> None:
-        self._shared.submit(LANE_READ, (), lambda _: request.done(frames))
+        def done(_: DiskFull | None) -> None:
+            if frames and request.log.compacted_upto != request.compacted:
+                self._begin(request)  # They are of another generation than the log by now.
+            else:
+                request.done(frames)
+
+        self._shared.submit(LANE_READ, (), done)
 
     def _load_index(self, request: Request, file: str, size: int) -> None:
         def done(content: bytes) -> None:

@@ -259,6 +259,7 @@ class Recovery:
                 log.state_damaged = True
             log.durable = log.view()
             log.durable_state = (log.state, log.state_number, log.state_damaged)
+            log.repairs_open = 0  # Those that the journal tells of are flushed.
             shared.logs[partition] = log
             self._damaged |= bool(replayed.found)
         shared.deleting.update(self._replay.deleted)

@@ -100,7 +100,9 @@ def test_a_time_that_would_stand_still_is_refused_with_its_bound(
 
 
 def test_the_faults_of_another_protocol_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert complaint(capsys, "sim", "raft", "--faults", "bogus").endswith("wipe, membership, retention\n")
+    assert complaint(capsys, "sim", "raft", "--faults", "bogus").endswith(
+        "membership, retention, compaction\n"
+    )
     assert complaint(capsys, "sim", "isr", "--faults", "bogus").endswith("membership, operator, retention\n")
 
 

@@ -57,7 +57,12 @@ def test_settings_that_are_honoured_or_mean_what_is_done_are_taken() -> None:
         ("retention.ms", "-2", "retention.ms=-2; from -1 to"),
         ("retention.bytes", "1 GB", "retention.bytes=1 GB; from -1 to"),
         ("segment.bytes", "100", "segment.bytes=100; from 16384 to 1073741824 is possible"),
-        ("cleanup.policy", "compact", "cleanup.policy=compact is not done here; only delete"),
+        (
+            "cleanup.policy",
+            "compact,delete",
+            "cleanup.policy=compact,delete is not done here; only delete or compact",
+        ),
+        ("min.cleanable.dirty.ratio", "1.5", "min.cleanable.dirty.ratio=1.5; from 0 to 1 is possible"),
         ("segment.ms", "0", "segment.ms=0; from 1 to"),
         ("segment.jitter.s", "1", "segment.jitter.s is not a setting of topics here"),
     ],

@@ -8,6 +8,7 @@ import pytest
 from quorate.core.entry import Header, Member, partition_of
 from quorate.machine import metadata
 from quorate.machine.cluster import COMMAND_LEVELS, LEVELS, AlterCluster, RaiseLevel, SetHome
+from quorate.machine.levels import level_of
 from quorate.machine.metadata import (
     AddPartitions,
     AlterTopic,
@@ -19,7 +20,6 @@ from quorate.machine.metadata import (
     RegisterNode,
     Topic,
     command_batch,
-    level_of,
 )
 from quorate.machine.purpose import KIND, TABLES
 

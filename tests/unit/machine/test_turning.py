@@ -8,6 +8,7 @@ import pytest
 from quorate.core.coordinated import Shard, Status
 from quorate.core.entry import EntryId, Header, Member, partition_of
 from quorate.core.isr import PartitionState
+from quorate.machine.levels import level_of
 from quorate.machine.metadata import (
     ChangeEnsemble,
     CreateTopic,
@@ -16,7 +17,6 @@ from quorate.machine.metadata import (
     RegisterNode,
     Topic,
     command_batch,
-    level_of,
 )
 from quorate.machine.shards import WriteShard
 from quorate.machine.turning import NoteBarrier, TurnTopic

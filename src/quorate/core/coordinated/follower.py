@@ -70,7 +70,7 @@ class Follower(Role):
             replica.commit,
             replica.log.head,
             faulty=replica.repairing.wanted(replica.log),
-            wants_snapshot=replica.log.base.offset if replica.lacks_snapshot else -1,
+            wants_snapshot=replica.wants_snapshot,
         )
         replica.send_when_saved(replica.leader, response)
 

@@ -109,7 +109,7 @@ class Leader(Leading, Role):
     def _agrees(self, head: EntryId) -> bool:
         """Whether a log that ends there is the beginning of ours, as far as ours goes back."""
         log = self.replica.log
-        return head.offset >= log.base.offset and log.holds(head)
+        return head.offset >= log.floor and log.holds(head)
 
     def _align(self, cursor: Cursor, head: EntryId) -> None:
         self._questions.pop(cursor.node, None)
@@ -120,7 +120,7 @@ class Leader(Leading, Role):
         """Down to our last entry that is not of a later epoch than the follower's head (OX-15, OX-16)."""
         log = self.replica.log
         to = log.epochs.last_shared(EntryId(head.epoch, log.head.offset), log.head)
-        if head.offset < log.base.offset or (to == log.base != NOWHERE and to.epoch > head.epoch):
+        if head.offset < log.floor or (to == log.base != NOWHERE and to.epoch > head.epoch):
             self.begin_snapshot(cursor)  # Where both logs part is no longer in ours.
             return
         known = log.base.offset <= cursor.commit <= log.head.offset
@@ -335,7 +335,7 @@ class Leader(Leading, Role):
             self._push(cursor)
             if cursor.phase is not Phase.STREAMING or cursor.reading:
                 continue
-            if cursor.next <= replica.log.base.offset:  # No room to stream, and what it needs is gone.
+            if cursor.next <= replica.log.floor:  # No room to stream, and what it needs is gone.
                 self.begin_snapshot(cursor)
             else:
                 self._send(cursor, replica.log.position(cursor.next - 1))

@@ -81,7 +81,7 @@ class Follower(Role):
                 replica.flushed_agreement(),
                 replica.commit,
                 faulty=replica.repairing.wanted(replica.log),
-                wants_snapshot=replica.log.base.offset if replica.lacks_snapshot else -1,
+                wants_snapshot=replica.wants_snapshot,
             )
             replica.send_when_saved(self._leader.node, self._asked)
         self._ask_at = replica.now + self._retry_s

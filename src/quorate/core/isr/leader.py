@@ -172,8 +172,8 @@ class Leader(Leading, Role):
             covering = max(covering, min(request.faulty.last.offset, replica.published))
         if covering >= 0:
             self._answer_with_snapshot(follower, covering)
-        elif request.prev.offset < log.base.offset:
-            self._answer_with_snapshot(follower, log.base.offset)
+        elif request.prev.offset < log.floor:
+            self._answer_with_snapshot(follower, log.floor)
         elif not log.holds(request.prev):
             self._answer_diverging(follower, request)
         elif follower.end.offset < log.head.offset:
@@ -246,7 +246,7 @@ class Leader(Leading, Role):
         headers: tuple[Header, ...] = event.headers[: self.replica.config.tuning.message_entries_max]
         log = self.replica.log
         fits = bool(headers) and headers[0].offset == follower.next and log.holds(follower.end)
-        if fits and headers[0].offset > log.base.offset:  # Otherwise removed while they were read.
+        if fits and headers[0].offset > log.floor:  # Otherwise removed while they were read.
             self._send_entries(follower, headers)
         # Otherwise it has asked for something else since, and asks again.
 

@@ -202,7 +202,7 @@ class Follower(Role):
             replica.commit,
             theirs=None if theirs is None else replica.last_at_or_below(theirs),
             faulty=replica.repairing.wanted(replica.log),
-            wants_snapshot=replica.log.base.offset if replica.lacks_snapshot else -1,
+            wants_snapshot=replica.wants_snapshot,
             quiet=quiet,
             priority=replica.config.tuning.priority,
             loose=self.is_loose,
@@ -230,9 +230,7 @@ class Follower(Role):
         snapshot = message.snapshot
         if replica.installing:
             return
-        if (
-            snapshot.last.offset < replica.log.base.offset
-        ):  # An old one, of no use: the leader must hear that.
+        if snapshot.last.offset < replica.log.floor:  # An old one, of no use: the leader must hear that.
             self.replica.verify(snapshot.last, snapshot.last.offset)
             self._answer(accepted=True, probe=snapshot.last.offset)
             return

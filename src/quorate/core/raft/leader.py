@@ -117,7 +117,7 @@ class Leader(Leading, Role):
         for node in [node for node in self.cursors if node not in nodes]:
             cursor = self.cursors.pop(node)
             self._matched.pop(cursor.member, None)
-            if cursor.phase is Phase.STREAMING and cursor.next > self.replica.log.base.offset:
+            if cursor.phase is Phase.STREAMING and cursor.next > self.replica.log.floor:
                 # That it is settled: who knows that it is out need not miss us.
                 self._send(cursor, self.replica.log.position(cursor.next - 1), search=bool(cursor.reading))
 
@@ -133,10 +133,10 @@ class Leader(Leading, Role):
 
     def _probe(self, cursor: Cursor) -> None:
         replica = self.replica
-        if cursor.end <= replica.log.base.offset:
+        if cursor.end <= replica.log.floor:
             self.begin_snapshot(cursor)
             return
-        cursor.probe = max(cursor.probe, replica.log.base.offset)
+        cursor.probe = max(cursor.probe, replica.log.floor)
         self._send(cursor, replica.log.position(cursor.probe), search=True)
 
     def _send(
@@ -227,7 +227,7 @@ class Leader(Leading, Role):
             assert message.theirs is not None
             if not cursor.refused(log, probe=message.probe, theirs=message.theirs):
                 return
-            if message.probe <= log.base.offset:
+            if message.probe <= log.floor:
                 self.begin_snapshot(cursor)
             else:
                 self._probe(cursor)
@@ -345,7 +345,7 @@ class Leader(Leading, Role):
             self._push(cursor)
             if cursor.phase is not Phase.STREAMING:
                 continue
-            if cursor.next <= replica.log.base.offset:  # No room to stream, and what it needs is gone.
+            if cursor.next <= replica.log.floor:  # No room to stream, and what it needs is gone.
                 self.begin_snapshot(cursor)
                 continue
             searching = bool(cursor.reading)  # Until its headers are read, this may be inside an entry.

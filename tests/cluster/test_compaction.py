@@ -1,0 +1,217 @@
+"""Topics of which only the newest record of each key stays, on every copy, in all four protocols."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from quorate.bench.cluster_processes import START_TIMEOUT_S
+from quorate.core.entry import Partition, partition_of
+from quorate.machine.metadata import REPLICATIONS, ChangeEnsemble
+from quorate.node.client import Client
+from tests.cluster.growing import GrowingCluster, held_by
+from tests.cluster.support import expect_no_traceback, run
+
+pytestmark = pytest.mark.cluster
+
+OFTEN = {"compaction_every_s": 0.1}
+SEGMENT_BYTES = 16 << 10
+VALUE_BYTES = 500
+KEYS_COUNT = 12
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.2",
+    "segment.bytes": str(SEGMENT_BYTES),
+    "delete.retention.ms": "0",
+}
+
+Row = tuple[bytes | None, bytes | None]
+
+
+class CompactingCluster(GrowingCluster):
+    """Its nodes look often at what is to be compacted."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        for node in self.nodes.values():
+            hurry(node.config)
+
+    async def create(self, client: Client, kinds: tuple[str, ...]) -> dict[str, Partition]:
+        await self.until_registered(client)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        topics = [NewTopic(kind, 1, 3, config={"quorate.replication": kind, **COMPACTED}) for kind in kinds]
+        for made in admin.create_topics(topics).values():
+            await asyncio.wrap_future(made)
+        image = await client.image(1, kinds)
+        return {topic.name: partition_of(topic.id, 0) for topic in image.topics}
+
+    async def until_compacted(self, client: Client, partition: Partition, above: int, count: int) -> int:
+        """Up to where every copy is compacted, once that is above an offset and so many copies are whole."""
+
+        async def same() -> int | None:
+            copies = held_by(await self.answers(client), partition).values()
+            places = {(copy.compacted, copy.head, copy.commit) for copy in copies}
+            if len(copies) != count or len(places) != 1 or any(copy.faulty for copy in copies):
+                return None
+            ((compacted, _, _),) = places
+            return compacted if compacted > above else None
+
+        return await self.until(same, f"every copy to be compacted above {above}")
+
+
+def hurry(config: Path) -> None:
+    config.write_bytes(msgspec.json.encode({**msgspec.json.decode(config.read_bytes()), **OFTEN}))
+
+
+class Writer:
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self.rows: dict[int, Row] = {}
+        """What was acknowledged, by offset."""
+        self._rng = Random(topic)
+        self._count = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "compression.type": "lz4",
+                "log_level": 0,
+            }
+        )
+
+    async def write(self, count: int) -> None:
+        rng = self._rng
+        for _ in range(count):
+            self._count += 1
+            key = None if rng.random() < 0.02 else b"key %d" % rng.randrange(KEYS_COUNT)
+            # What cannot be compressed, so that segments fill up.
+            value = b"%d " % self._count + rng.randbytes(VALUE_BYTES)
+            row = key, None if key is not None and rng.random() < 0.1 else value
+            self._producer.produce(
+                self.topic,
+                row[1],
+                row[0],
+                partition=0,
+                on_delivery=partial(self._told, row),
+            )
+            self._producer.poll(0)
+            if not self._count % 6:  # Some batches of several records.
+                assert await asyncio.to_thread(self._producer.flush, START_TIMEOUT_S) == 0
+        assert await asyncio.to_thread(self._producer.flush, START_TIMEOUT_S) == 0
+
+    def _told(self, row: Row, error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        offset = message.offset()
+        assert offset is not None
+        self.rows[offset] = row
+
+    def survivors(self, upto: int) -> dict[int, Row]:
+        """Of what was written: what is to be left where all up to an offset is compacted, tombstones included."""
+        newest = {key: offset for offset, (key, _) in sorted(self.rows.items()) if offset <= upto}
+        return {
+            offset: row
+            for offset, row in self.rows.items()
+            if offset > upto or row[0] is None or newest[row[0]] == offset
+        }
+
+
+def read_from_start(bootstrap: str, topic: str) -> dict[int, Row]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: dict[int, Row] = {}
+    while True:
+        message = consumer.poll(START_TIMEOUT_S)
+        assert message is not None, "nothing more came"
+        if message.error() is not None:
+            break
+        offset = message.offset()
+        assert offset is not None
+        found[offset] = message.key(), message.value()
+    consumer.close()
+    return found
+
+
+async def expect_survivors(
+    cluster: CompactingCluster, client: Client, writer: Writer, partition: Partition, upto: int
+) -> int:
+    """What is read was left then, and has all that is left now; tombstones may be gone, and nothing else of it."""
+    found = await asyncio.to_thread(read_from_start, cluster.bootstrap, writer.topic)
+    after = await cluster.until_compacted(client, partition, upto - 1, 3)
+    assert found.items() <= writer.survivors(upto).items(), writer.topic
+    missing = {offset: row for offset, row in writer.survivors(after).items() if offset not in found}
+    gone = [offset for offset, (_, value) in missing.items() if value is not None or offset > after]
+    assert not gone, writer.topic
+    return after
+
+
+def test_only_the_newest_of_each_key_stays_on_every_copy_and_a_new_one_gets_just_that(tmp_path: Path) -> None:
+    async def main() -> None:
+        with CompactingCluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                partitions = await cluster.create(client, REPLICATIONS)
+                writers = {kind: Writer(cluster.bootstrap, kind) for kind in REPLICATIONS}
+                for kind, writer in writers.items():
+                    await writer.write(150)
+                    upto = await cluster.until_compacted(client, partitions[kind], 60, 3)
+                    await expect_survivors(cluster, client, writer, partitions[kind], upto)
+                # A fourth node, that was never there, takes the third one's place everywhere.
+                fourth = cluster.join(4, client)
+                fourth.kill()
+                hurry(fourth.config)
+                fourth.start()
+                await cluster.until_registered(client)
+                for partition in partitions.values():
+                    await cluster.settle(client, ChangeEnsemble(partition[:16], 0, (4, 1, 2)))
+                for kind, writer in writers.items():
+                    upto = await cluster.until_compacted(client, partitions[kind], 60, 3)
+                    upto = await expect_survivors(cluster, client, writer, partitions[kind], upto)
+                    await writer.write(150)
+                    upto = await cluster.until_compacted(client, partitions[kind], upto + 60, 3)
+                    await expect_survivors(cluster, client, writer, partitions[kind], upto)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", REPLICATIONS)
+def test_nodes_killed_at_any_step_lose_nothing_and_end_up_alike(tmp_path: Path, kind: str) -> None:
+    async def main() -> None:
+        rng = Random(kind)
+        with CompactingCluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                partitions = await cluster.create(client, (kind,))
+                writer = Writer(cluster.bootstrap, kind)
+                for turn in range(8):
+                    await writer.write(60)
+                    await asyncio.sleep(rng.random() * 0.4)  # Wherever it is just then.
+                    node = cluster.nodes[turn % 3 + 1]
+                    node.kill()
+                    node.start()
+                    await cluster.until_registered(client)
+                await writer.write(60)
+                upto = await cluster.until_compacted(client, partitions[kind], 200, 3)
+                await expect_survivors(cluster, client, writer, partitions[kind], upto)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
