@@ -11,13 +11,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 
 from quorate.cli.entry import run
 from quorate.client import Cluster as Asking
 from quorate.client.cluster import NO_LEADER
+from quorate.core.entry import Partition, partition_of
 from quorate.machine.cluster import home_number
+from quorate.node.client import Unreachable
 from quorate.node.homes import HOME_PARTITIONS_COUNT
+from quorate.node.requests import Image
 from tests.cluster.group_support import (
     POSITION_KEPT,
     READERS,
@@ -33,6 +36,7 @@ from tests.cluster.group_support import (
 )
 from tests.cluster.kafka_clients import TIMEOUT_S, Confluent
 from tests.cluster.support import expect_no_traceback, sampled
+from tests.cluster.support import run as run_async
 from tests.cluster.test_kafka_clients import KafkaCluster
 
 pytestmark = [
@@ -337,3 +341,65 @@ def test_members_go_on_when_their_coordinator_is_killed(
             for number, offset in reader.committed.items():
                 assert kept[number][0] >= offset, "no acknowledged position is forgotten"
         expect_no_traceback(*cluster.nodes.values())
+
+
+def base_of(cluster: KafkaCluster, node: int, partition: Partition) -> int:
+    """Up to where the log of a replica was cut behind a snapshot."""
+
+    async def ask() -> int:
+        async with cluster.client() as client:
+            status = await client.status(node)
+        return next(each.base for each in status.replicas if each.partition == partition)
+
+    try:
+        return run_async(ask())
+    except (Unreachable, StopIteration):
+        return NO_LEADER
+
+
+@pytest.mark.proof
+def test_positions_outlive_the_log_that_they_were_written_to(tmp_path: Path) -> None:
+    """Whoever was away gets a snapshot of the groups, coordinates with it, and all come back from their disks."""
+    topic, group = "t", "committers"
+    with KafkaCluster(tmp_path) as cluster:
+        for node in cluster.nodes.values():
+            config = msgspec.json.decode(node.config.read_bytes())
+            config["raft"]["snapshot_every"] = 200
+            node.config.write_bytes(msgspec.json.encode(config))
+        cluster.start()
+        cluster.until_ready()
+        Confluent(cluster.bootstrap).create(topic, partitions=PARTITIONS_COUNT)
+        committer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+        last = {}
+        committer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        coordinator = coordinator_of(cluster, group)
+        away = next(node for node in cluster.nodes if node != coordinator)
+        cluster.nodes[away].kill()
+        for offset in range(1, 2500):
+            last[offset % PARTITIONS_COUNT] = (offset, "")
+            place = TopicPartition(topic, offset % PARTITIONS_COUNT, offset)
+            committer.commit(offsets=[place], asynchronous=False)
+        committer.close()
+        (home,) = {
+            partition_of(each.id, home_number(group, HOME_PARTITIONS_COUNT))
+            for each in run_async(image_of(cluster, coordinator)).topics
+            if each.is_internal
+        }
+        assert base_of(cluster, coordinator, home) > 0
+        cluster.nodes[away].start()
+        until(lambda: base_of(cluster, away, home) > 0, "a snapshot for who was away")
+        cluster.nodes[coordinator].kill()
+        assert positions(cluster, group, topic) == last
+        for node in cluster.nodes.values():
+            if node.is_running:
+                node.kill()
+        for node in cluster.nodes.values():
+            node.start()
+        cluster.until_ready()
+        assert positions(cluster, group, topic) == last
+        expect_no_traceback(*cluster.nodes.values())
+
+
+async def image_of(cluster: KafkaCluster, node: int) -> Image:
+    async with cluster.client() as client:
+        return await client.image(node)
