@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +148,23 @@ def test_clients_of_three_kinds_share_one_topic(cluster: KafkaCluster) -> None:
         readers = (one, two, three)
         until(lambda: sum(len(each.values) for each in readers) >= 400, "all is read", *readers)
         assert sorted(value for each in readers for value in each.values) == sorted(values)
+
+
+def test_kcat_goes_on_where_its_group_was(cluster: KafkaCluster) -> None:
+    if shutil.which("kcat") is None:
+        pytest.skip("kcat is not on the PATH; on Debian: apt-get install kcat")
+    topic = "for-kcat"
+    Confluent(cluster.bootstrap).create(topic, partitions=PARTITIONS_COUNT)
+    for first in (0, 40):
+        write(cluster, topic, values_of(first, 40))
+        command = ["kcat", "-q", "-b", cluster.bootstrap, "-X", "auto.offset.reset=earliest"]
+        said = subprocess.run(
+            [*command, "-c", "40", "-G", "cats", topic],
+            check=True,
+            capture_output=True,
+            timeout=2 * TIMEOUT_S,
+        )
+        assert sorted(said.stdout.split()) == sorted(values_of(first, 40))
 
 
 def test_cooperative_members_keep_what_they_need_not_give_away(cluster: KafkaCluster) -> None:
