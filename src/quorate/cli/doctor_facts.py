@@ -61,6 +61,8 @@ KINDS: dict[str, str] = {
     "min-insync-unheeded": "a topic asks for more copies in sync than a majority, where a majority settles",
     "defaults-contradict": "new topics are refused by what the cluster is set to",
     "retention-below-segment": "a topic keeps more than it is told to, as its segments are larger",
+    "compaction-differs": "copies of a partition made different things of the same compaction",
+    "compaction-held-up": "a partition is not compacted, as a copy has not made it ready",
     "racks-not-used": "copies lie in fewer racks than they could",
     "voters-few": "fewer nodes vote than could",
     "voters-even": "an even number of nodes votes",

@@ -34,6 +34,7 @@ from quorate.storage.settings import StoreSettings
 REPLICATION = "quorate.replication"
 SEGMENT_BYTES_LEAST = 16 << 10
 VOTERS_WANTED = 3
+COMPACTION_PATIENCE_MS = 600_000
 
 
 def setting_findings(facts: Facts) -> Iterator[Finding]:
@@ -41,6 +42,7 @@ def setting_findings(facts: Facts) -> Iterator[Finding]:
     yield from _in_sync(facts)
     yield from _defaults(facts)
     yield from _retention(facts)
+    yield from _compaction(facts)
     yield from _racks(facts)
     yield from _voters(facts)
 
@@ -174,6 +176,40 @@ def _kept_for_longer(config: Mapping[str, str], topic: str) -> Finding | None:
         "let segments be smaller than what is kept",
         (f"{alter} {' '.join(settings)}",),
     )
+
+
+def _compaction(facts: Facts) -> Iterator[Finding]:
+    """Nobody lets go of what is superseded before every copy has made the same of it."""
+    for place in facts.partitions():
+        known = place.topic.compactions.get(place.number)
+        if known is None or known.wanted is None:
+            continue
+        where = f"{place.topic.name}/{place.number}"
+        missing = tuple(sorted({member.node for member in known.missing(place.topic.holders(place.number))}))
+        waited_ms = facts.now_ms - known.wanted_ms
+        if known.differs:
+            made = ", ".join(f"node {member.node} {crc:08x}" for member, crc in known.ready)
+            yield Finding(
+                "compaction-differs",
+                WARNING,
+                where,
+                f"its copies made different things of the same compaction ({made}): none has let go of anything, "
+                "and it is not compacted any further",
+                "compare the copies (`quorate audit`), and report this",
+                partitions=(where,),
+            )
+        elif missing and waited_ms > COMPACTION_PATIENCE_MS:
+            names = ", ".join(f"node {node}" for node in missing)
+            yield Finding(
+                "compaction-held-up",
+                WARNING,
+                where,
+                f"it was to be compacted {say.duration(waited_ms / 1000)} ago, and {names} has not made it ready: "
+                "until every copy has, all keep what is superseded",
+                "see what keeps that copy away, damaged or behind; or let another node have it",
+                nodes=missing,
+                partitions=(where,),
+            )
 
 
 # ---- where copies lie ----

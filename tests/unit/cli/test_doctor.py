@@ -14,9 +14,11 @@ from quorate.cli.doctor import diagnosed
 from quorate.cli.doctor_facts import CRITICAL, KINDS, NOTE, WARNING, Clock, Facts, Finding, worst_first
 from quorate.cli.options import NATS_SUBJECT, SERVERS
 from quorate.core.entry import EntryId, Member, Membership, Wanted, partition_of
+from quorate.core.generation import Generation
 from quorate.core.isr import PartitionState
 from quorate.machine.changing import Change
 from quorate.machine.cluster import Cluster
+from quorate.machine.compactions import Compaction
 from quorate.machine.metadata import METADATA, NodeInfo, Topic
 from quorate.machine.shards import Stored
 from quorate.node.certificates import Certificate
@@ -180,6 +182,12 @@ def shared_racks(facts: Facts) -> Facts:
 
 Plant = Callable[[Facts], Facts]
 
+
+def to_be_compacted(facts: Facts, ready: tuple[tuple[Member, int], ...], wanted_ms: int) -> Facts:
+    wanted = Generation(EntryId(0, -1), 0, EntryId(1, 99), 7, -1, (99,))
+    return with_topic(facts, compactions={0: Compaction(wanted=wanted, wanted_ms=wanted_ms, ready=ready)})
+
+
 PLANTS: dict[str, tuple[str, Plant]] = {
     "metadata-no-majority": (CRITICAL, lambda facts: without(with_image(facts, is_current=False), 2, 3)),
     "partition-lost": (
@@ -231,6 +239,14 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "retention-below-segment": (
         WARNING,
         lambda facts: with_topic(facts, config={"retention.ms": "3600000", "retention.bytes": "1000000"}),
+    ),
+    "compaction-differs": (
+        WARNING,
+        lambda facts: to_be_compacted(facts, ((TRIO[0], 1), (TRIO[1], 2)), NOW_MS),
+    ),
+    "compaction-held-up": (
+        WARNING,
+        lambda facts: to_be_compacted(facts, ((TRIO[0], 1), (TRIO[2], 1)), NOW_MS - 3_600_000),
     ),
     "racks-not-used": (WARNING, shared_racks),
     "voters-few": (WARNING, lambda facts: with_voters(facts, 1)),
@@ -519,3 +535,11 @@ def test_findings_are_told_to_people_and_to_programs(capsys: pytest.CaptureFixtu
     assert (view["nodes"], view["silent"], view["is_current"]) == ([1, 2, 3], [3], True)
     doctor._print(say.console(), well(), [])
     assert capsys.readouterr().out == "nothing is wrong: 3 nodes, 1 topic, 1 partition\n"
+
+
+def test_who_holds_compaction_up_is_named_and_only_when_it_takes_long() -> None:
+    ready = ((TRIO[0], 1), (TRIO[2], 1))
+    finding = found(to_be_compacted(well(), ready, NOW_MS - 3_600_000))["compaction-held-up"]
+    assert finding.nodes == (2,)
+    assert "node 2 has not made it ready" in finding.what
+    assert found(to_be_compacted(well(), ready, NOW_MS - 60_000)) == {}
