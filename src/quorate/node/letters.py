@@ -18,6 +18,7 @@ import ssl
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import cast
 from zlib import crc32
 
@@ -131,15 +132,18 @@ class Letters(asyncio.Protocol, ABC):
         if not outgoing:
             return
         transport = self._transport
-        if transport is not None and not transport.is_closing():
+        bytes_count = self._outgoing_bytes
+        self._outgoing = []
+        self._outgoing_bytes = 0
+        if transport is None or transport.is_closing():
+            return
+        with suppress(RuntimeError):  # uvloop has closed it just now, and says so here first.
             if len(outgoing) == 1:
                 transport.write(outgoing[0])
-            elif self._outgoing_bytes <= JOIN_BYTES_MAX:
+            elif bytes_count <= JOIN_BYTES_MAX:
                 transport.write(b"".join(outgoing))
             else:
                 transport.writelines(outgoing)
-        self._outgoing = []
-        self._outgoing_bytes = 0
 
     def close(self, reason: str = "") -> None:
         """What was put before is still sent, if the other side takes it."""
