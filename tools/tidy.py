@@ -70,8 +70,8 @@ LAYERS: dict[str, Layer] = {
         inside=HOST_AND_BELOW | {"node", "wire", "client"}, outside=frozenset({"msgspec", "pyarrow"})
     ),
     "bench": Layer(
-        inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client"},
-        outside=frozenset({"msgspec", "uvloop", "crc32c"}),
+        inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client", "audit", "spark"},
+        outside=frozenset({"msgspec", "uvloop", "crc32c", "pyspark"}),
     ),
     "cli": Layer(
         inside=HOST_AND_BELOW

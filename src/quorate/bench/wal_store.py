@@ -68,7 +68,14 @@ class Log:
 class OpenStore:
     """A store with some partitions, made new or found on the disk."""
 
-    def __init__(self, directory: Path, *, partitions: int, settings: StoreSettings | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        partitions: int,
+        settings: StoreSettings | None = None,
+        state: bytes = b"bench",
+    ) -> None:
         self.done = 0
         self._parsed: tuple[Buffer, int, int] = b"", 0, 0
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -84,7 +91,7 @@ class OpenStore:
             else:
                 log = self.logs[partition] = Log(partition, 0)
                 log.io += 1
-                self.store.create(partition, log.io, b"bench")
+                self.store.create(partition, log.io, state)
         self.settle()
         self.done = 0
 

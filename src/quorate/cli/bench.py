@@ -22,9 +22,11 @@ quorate bench core --json            one JSON object, for programs
 quorate bench table --quick          what tables cost, a look
 quorate bench sim --check            exit code 1 if a bound is missed
 quorate bench cluster --only latency,throughput --protocol isr
+quorate bench spark --only audit     jobs on Spark, on two cores
 """
 PARTS = ("latency", "throughput", "idle", "kills", "open")
 """Of `bench cluster`."""
+WITH_PARTS = ("cluster", "spark")
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    what: Annotated[str, typer.Argument(metavar="wal|core|sim|table|cluster", help="What to measure.")],
+    what: Annotated[str, typer.Argument(metavar="wal|core|sim|table|cluster|spark", help="What to measure.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and fewer: a look, not a figure.")] = False,
     directory: Annotated[
@@ -44,7 +46,10 @@ def bench(
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a bound is missed.")] = False,
     only: Annotated[
         str | None,
-        typer.Option(metavar="PART,…", help=f"Of cluster, only some of: {', '.join(PARTS)}."),
+        typer.Option(
+            metavar="PART,…",
+            help=f"Of cluster, only some of: {', '.join(PARTS)}; of spark: audit, sweep, tier.",
+        ),
     ] = None,
     protocol: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of cluster, one protocol.", show_default="all four")
@@ -58,17 +63,20 @@ def bench(
     [bold]table[/bold] tables: replaces, undo, and writing while a snapshot is taken.
     [bold]cluster[/bold] three real processes with real flushes, each protocol: latency, throughput, what idle
     partitions cost, how long a killed leader is missed, how soon a node with long logs is ready.
+    [bold]spark[/bold] jobs on two cores: an audit, a sweep, a lake.
     """
-    if what not in (*BENCHES, "cluster"):
-        raise no_such("benchmark", what, (*BENCHES, "cluster"))
+    if what not in (*BENCHES, *WITH_PARTS):
+        raise no_such("benchmark", what, (*BENCHES, *WITH_PARTS))
     if directory is not None and not directory.is_dir():
         raise WrongUsage(
             f"there is no directory {str(directory)!r}; make it, or name another with --directory"
         )
     if what == "cluster":
-        report = _cluster(quick, directory, only=_parts(only), protocol=protocol)
+        report = _cluster(quick, directory, only=_parts(only, PARTS), protocol=protocol)
+    elif what == "spark" and protocol is None:
+        report = _spark(quick, directory, only)
     elif only is not None or protocol is not None:
-        raise WrongUsage(f"--only and --protocol are for `bench cluster`; `bench {what}` has no parts")
+        raise WrongUsage(f"--only and --protocol are for `bench cluster`; `bench {what}` has no such parts")
     else:
         report = BENCHES[what](quick, directory)
     if json:
@@ -117,11 +125,24 @@ def _cluster(quick: bool, directory: Path | None, *, only: tuple[str, ...], prot
         raise WrongUsage(f"the cluster did not do what it must: {failed}") from failed
 
 
-def _parts(only: str | None) -> tuple[str, ...]:
+def _spark(quick: bool, directory: Path | None, only: str | None) -> Report:
+    from importlib.util import find_spec
+
+    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "deltalake")):
+        raise WrongUsage(
+            "this needs Spark here; install it with `pip install '.[local]'` in a clone of Quorate"
+        )
+    from quorate.bench import spark
+
+    parts = _parts(only, tuple(spark.PARTS))
+    return spark.run(say.progress_line, directory=directory, quick=quick, only=parts)
+
+
+def _parts(only: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in only.split(",")) if only is not None else ()
     for part in parts:
-        if part not in PARTS:
-            raise no_such("part", part, PARTS)
+        if part not in known:
+            raise no_such("part", part, known)
     return parts
 
 

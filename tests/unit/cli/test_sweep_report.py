@@ -104,3 +104,10 @@ def test_protocols_are_named_one_way(
 ) -> None:
     assert run(["sweep", *words, "--seeds", "0:2"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_parts_of_the_benchmark_on_spark_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "spark", "--only", "audits"]) == 2
+    assert "audit" in capsys.readouterr().err
+    assert run(["bench", "spark", "--protocol", "isr"]) == 2
+    assert "no such parts" in capsys.readouterr().err

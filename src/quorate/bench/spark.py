@@ -1,0 +1,53 @@
+"""What runs on Spark, on two cores of this machine: neither Spark's start is counted nor its first time.
+
+Ratios are taken within one run; each part says what it is compared with.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from quorate.bench import machine, spark_work
+from quorate.bench.report import Claim, Figure, Report, Say
+
+PARTS = {"audit": spark_work.audits, "sweep": spark_work.sweeps, "tier": spark_work.tiers}
+"""Each takes a place for its files, whether a look is enough, and whom to tell."""
+
+
+def run(
+    say: Say = lambda _: None,
+    *,
+    directory: Path | None = None,
+    quick: bool = False,
+    only: tuple[str, ...] = (),
+) -> Report:
+    figures: list[Figure] = []
+    claims: list[Claim] = []
+    for name, measure in PARTS.items():
+        if only and name not in only:
+            continue
+        with TemporaryDirectory(
+            prefix="quorate-bench-", dir=directory, ignore_cleanup_errors=True
+        ) as scratch:
+            found, claimed = measure(Path(scratch), quick, say)
+        figures += found
+        claims += claimed
+    words = [
+        "quorate bench spark",
+        *(["--quick"] if quick else []),
+        *([f"--only {','.join(only)}"] if only else []),
+    ]
+    return Report(
+        bench="spark",
+        title="what runs on Spark, local[2]",
+        command=" ".join(words),
+        machine=machine.describe(),
+        figures=tuple(figures),
+        claims=tuple(claims),
+        notes=(
+            "audit: three copies of a log of 16 KiB entries, read and compared; bytes of all copies, by core",
+            "sweep: the same seeds with one core and with two, in turns",
+            "tier: from a cluster on the same cores; beside it Spark writes the same rows, from memory, to Parquet",
+        ),
+    )
