@@ -8,7 +8,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from quorate.cli import say
@@ -39,6 +38,7 @@ quorate sweep raft --seeds 0:300                          on all cores of this m
 quorate sweep --protocols all --seeds 0:300               all four in the same worlds, and a report with pictures
 quorate sweep raft --seeds 0:100000 --master spark://…    on a Spark cluster
 quorate sweep raft --seeds 0:300 --faults network,crash   only these faults
+quorate sweep coordinated --seeds 0:300                   another protocol
 
 A sweep that was stopped goes on where it was when it is started again.
 
@@ -285,6 +285,8 @@ def write_page(page: Path, sweep: Sweep, found: list[Totals], compared: list[Com
 
 
 def tell(found: list[Totals], compared: list[Compared], place: str, page: Path, *, json: bool) -> None:
+    import msgspec
+
     from quorate.cli.sweep_report import comparison
     from quorate.cli.worlds import show, show_violations, summary
 

@@ -11,9 +11,7 @@ import typer
 from quorate.cli import say
 from quorate.cli.access import access
 from quorate.cli.options import SERVERS, Servers
-from quorate.cli.orders import reached
 from quorate.cli.sweep_command import check_master
-from quorate.cli.worlds import counted
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -75,6 +73,8 @@ def tier(
     options = dict(option(text) for text in storage or [])
     spelled(every)
     check_lake()
+    from quorate.cli.orders import reached
+    from quorate.cli.worlds import counted
     from quorate.spark.java import NoJava
     from quorate.spark.lake import Lake, LakeTrouble
     from quorate.spark.session import NoSpark, local_session
