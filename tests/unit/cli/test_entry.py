@@ -10,7 +10,22 @@ import pytest
 from quorate import __version__
 from quorate.cli.entry import app, run
 
-COMMANDS = ("up", "format", "node", "sim", "sweep", "mutants", "scenario", "bench", "demo", "doctor")
+COMMANDS = (
+    "up",
+    "format",
+    "node",
+    "sim",
+    "sweep",
+    "mutants",
+    "scenario",
+    "bench",
+    "demo",
+    "doctor",
+    "consume",
+    "produce",
+    "tier",
+    "audit",
+)
 QUORATE = (sys.executable, "-m", "quorate")
 
 
