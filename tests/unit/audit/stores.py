@@ -92,6 +92,12 @@ class Made:
         while shared.journal.generation < generation + 2:
             self.append(FILLER, records())
 
+    def until(self, done: list[object], count: int = 1) -> None:
+        """The disk goes on until so much was told."""
+        while len(done) < count:
+            self.world.store.pump(self.world.now)
+            assert len(done) >= count or self.world.step()
+
     def write(self, directory: Path) -> Place:
         self.world.run()
         disk = self.world.disk

@@ -12,9 +12,13 @@ from crc32c import crc32c
 from quorate.audit.findings import KINDS, Finding
 from quorate.audit.replica import Looked, NotANode, Place, places_in
 from quorate.audit.segment import Damage, Scan, Stretch
-from quorate.core.entry import EntryId
+from quorate.batch import encode_records
+from quorate.core.entry import NOWHERE, EntryId
+from quorate.core.generation import Generation
 from quorate.storage.frame import FRAME_HEAD_BYTES, parse
+from quorate.storage.surviving import Survivors
 from tests.unit.audit.stores import (
+    Batch,
     Made,
     bare,
     change,
@@ -258,3 +262,39 @@ def test_directories_are_found_or_refused(tmp_path: Path, place: Place) -> None:
         places_in(tmp_path / "empty")
     (tmp_path / "node.json").write_text('{"node": 5}', encoding="utf-8")
     assert places_in(tmp_path) == [Place("n5", str(tmp_path / "store"))]
+
+
+def compacted() -> Made:
+    """Five keys that were written over and over, and a generation of compaction that was put in place."""
+    store = Made()
+    store.add(
+        P,
+        [Batch(1, encode_records([(b"k%d" % (n % 5), bytes([n]) * 300)], timestamp=1000)) for n in range(40)],
+    )
+    store.rest()
+    inner = store.world.store
+    middle = inner._logs[P].segments[1:4]
+    last = middle[-1]
+    ends = tuple(segment.before.offset for segment in middle)
+    generation = Generation(NOWHERE, 0, last.before, last.before_checksum, -1, ends)
+    done: list[object] = []
+    inner.compactor.prepare(P, generation, Survivors(upto=generation.upto, deleted_upto=-1), done.append)
+    store.until(done)
+    assert inner.compactor.swap(P, generation, lambda: done.append("in place"))
+    store.until(done, 2)
+    store.rest()
+    return store
+
+
+def test_what_compaction_left_is_whole_or_not_as_well(tmp_path: Path) -> None:
+    place = compacted().write(tmp_path / "n1")
+    assert found_in(place) == []
+    assert Looked(place).facts[P].is_compacted
+    path = segments(place, P)[0]
+    assert "-" in path.stem, "a file that compaction made"
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 37):
+        change(path, lambda content, at=at: content.__setitem__(at, content[at] ^ 4))  # type: ignore[misc]
+        (found,) = found_in(place)
+        assert found.kind in ("frame", "payload", "chain", "footer"), at
+        path.write_bytes(whole)
