@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from quorate.sim.mutate import Caught, Mutant
 
 EVENTS_COUNT = 200_000
-SEEDS_COUNT = 250
+SEEDS_COUNT = 160
 JOBS_MAX = 2
 MUTANT = "raft-commit-old-epoch"
 STORY = "demo-story.svg"
@@ -42,7 +42,7 @@ HUNT_SEEDS = 200
 
 EPILOG = """\b
 [bold]Examples[/bold]
-quorate demo                       two minutes on two cores
+quorate demo                       less than three minutes on two cores
 quorate demo --seeds 50            a shorter look
 KEEP=1 quorate demo                the cluster stays, for you to use
 
