@@ -48,6 +48,8 @@ pytestmark = [
 ]
 
 PARTITIONS_COUNT = 4
+SAMPLED_READERS = [READERS[0], *(pytest.param(each, marks=pytest.mark.proof) for each in READERS[1:])]
+"""One client in every run, all of them in a proof."""
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def positions(cluster: KafkaCluster, group: str, topic: str) -> dict[int, tuple[
 # ---- sharing ----
 
 
-@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("kind", SAMPLED_READERS)
 def test_members_share_and_take_over_and_the_next_one_goes_on(
     cluster: KafkaCluster, kind: type[Reader]
 ) -> None:
@@ -150,6 +152,7 @@ def test_clients_of_three_kinds_share_one_topic(cluster: KafkaCluster) -> None:
         assert sorted(value for each in readers for value in each.values) == sorted(values)
 
 
+@pytest.mark.proof
 def test_kcat_goes_on_where_its_group_was(cluster: KafkaCluster) -> None:
     if shutil.which("kcat") is None:
         pytest.skip("kcat is not on the PATH; on Debian: apt-get install kcat")
@@ -319,9 +322,7 @@ class Writing:
 
 
 @pytest.mark.parametrize("replication", sampled("isr"))
-@pytest.mark.parametrize(
-    "kind", [READERS[0], *(pytest.param(each, marks=pytest.mark.proof) for each in READERS[1:])]
-)
+@pytest.mark.parametrize("kind", SAMPLED_READERS)
 def test_members_go_on_when_their_coordinator_is_killed(
     tmp_path: Path, replication: str, kind: type[Reader]
 ) -> None:

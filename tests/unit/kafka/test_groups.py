@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
 from kio.schema.errors import ErrorCode
 
 from quorate.batch import encode_records
@@ -169,25 +168,29 @@ async def prepared(served: Served, connection: Connection) -> None:
 # ---- members ----
 
 
-@pytest.mark.parametrize("version", versions(Api.JOIN_GROUP))
-def test_two_share_a_topic(tmp_path: Path, version: int) -> None:
+def test_two_share_a_topic_in_every_version(tmp_path: Path) -> None:
+    async def share(one: Connection, two: Connection, version: int) -> None:
+        group = f"of version {version}"
+        anna, bert = Somebody(one, version=version, group=group), Somebody(two, version=version, group=group)
+        joined = await anna.join()
+        assert (joined.error_code, joined.generation_id, joined.leader) == (NONE, 1, anna.id)
+        shared = await anna.sync({anna.id: b"all"})
+        assert (shared.error_code, shared.assignment) == (NONE, b"all")
+        joining = asyncio.ensure_future(bert.join())
+        await called_back(anna)
+        joined = await anna.join()
+        assert [member.metadata for member in joined.members] == [WANTS_T] * 2
+        assert (await joining).members == ()
+        waiting = asyncio.ensure_future(bert.sync())
+        shared = await anna.sync({anna.id: b"half", bert.id: b"other half"})
+        assert (shared.assignment, (await waiting).assignment) == (b"half", b"other half")
+        assert [await anna.heartbeat(), await bert.heartbeat()] == [NONE, NONE]
+
     async def test(served: Served) -> None:
         async with await served.connect() as one, await served.connect() as two:
             await prepared(served, one)
-            anna, bert = Somebody(one, version=version), Somebody(two, version=version)
-            joined = await anna.join()
-            assert (joined.error_code, joined.generation_id, joined.leader) == (NONE, 1, anna.id)
-            shared = await anna.sync({anna.id: b"all"})
-            assert (shared.error_code, shared.assignment) == (NONE, b"all")
-            joining = asyncio.ensure_future(bert.join())
-            await called_back(anna)
-            joined = await anna.join()
-            assert [member.metadata for member in joined.members] == [WANTS_T] * 2
-            assert (await joining).members == ()
-            waiting = asyncio.ensure_future(bert.sync())
-            shared = await anna.sync({anna.id: b"half", bert.id: b"other half"})
-            assert (shared.assignment, (await waiting).assignment) == (b"half", b"other half")
-            assert [await anna.heartbeat(), await bert.heartbeat()] == [NONE, NONE]
+            for version in versions(Api.JOIN_GROUP):
+                await share(one, two, version)
 
     serve(tmp_path, test)
 
@@ -271,25 +274,30 @@ def test_before_there_is_a_home_nobody_coordinates(tmp_path: Path) -> None:
 # ---- positions ----
 
 
-@pytest.mark.parametrize("version", versions(Api.OFFSET_COMMIT))
-def test_positions_are_found_again_with_what_was_noted(tmp_path: Path, version: int) -> None:
+def test_positions_are_found_again_with_what_was_noted_in_every_version(tmp_path: Path) -> None:
+    async def keep(connection: Connection, version: int) -> None:
+        group = f"of version {version}"
+        assert await commit(connection, 5, group=group, version=version) == NONE
+        noted = await commit(connection, 6, group=group, partition=1, metadata=None, version=version)
+        assert noted == NONE
+        epoch = 4 if version >= 6 else -1
+        for each in versions(Api.OFFSET_FETCH):
+            known = epoch if each >= 5 else -1
+            found = await positions(connection, group=group, topics={"t": (0, 1), "u": (0,)}, version=each)
+            assert found == {
+                ("t", 0): (5, known, "note"),
+                ("t", 1): (6, known, ""),
+                ("u", 0): (-1, -1, ""),
+            }
+            if each >= 2:
+                everything = await positions(connection, group=group, version=each)
+                assert set(everything) == {("t", 0), ("t", 1)}
+
     async def test(served: Served) -> None:
         async with await served.connect() as connection:
             await prepared(served, connection)
-            assert await commit(connection, 5, version=version) == NONE
-            assert await commit(connection, 6, partition=1, metadata=None, version=version) == NONE
-            epoch = 4 if version >= 6 else -1
-            for each in versions(Api.OFFSET_FETCH):
-                known = epoch if each >= 5 else -1
-                found = await positions(connection, topics={"t": (0, 1), "u": (0,)}, version=each)
-                assert found == {
-                    ("t", 0): (5, known, "note"),
-                    ("t", 1): (6, known, ""),
-                    ("u", 0): (-1, -1, ""),
-                }
-                if each >= 2:
-                    everything = await positions(connection, version=each)
-                    assert set(everything) == {("t", 0), ("t", 1)}
+            for version in versions(Api.OFFSET_COMMIT):
+                await keep(connection, version)
             assert await positions(connection, group="other") == {}
 
     serve(tmp_path, test)
@@ -497,22 +505,22 @@ def test_whoever_watches_sees_how_many_groups_there_are_and_how_far_behind(tmp_p
     serve(tmp_path, test)
 
 
-@pytest.mark.parametrize("version", versions(Api.DELETE_GROUPS))
-def test_groups_without_members_are_deleted(tmp_path: Path, version: int) -> None:
+def test_groups_without_members_are_deleted_in_every_version(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         async with await served.connect() as connection:
             await prepared(served, connection)
-            await commit(connection, 5, group="alone")
             anna = Somebody(connection)
             await anna.join()
             await anna.sync({anna.id: b"all"})
-            values = {"groups_names": ["alone", "g", "none"]}
-            answer = await connection.ask(Api.DELETE_GROUPS, values, version)
-            assert {each.group_id: each.error_code for each in answer.results} == {
-                "alone": NONE,
-                "g": ErrorCode.non_empty_group,
-                "none": ErrorCode.group_id_not_found,
-            }
-            assert await listed(connection) == {"g": "Stable"}
+            for version in versions(Api.DELETE_GROUPS):
+                await commit(connection, 5, group="alone")
+                values = {"groups_names": ["alone", "g", "none"]}
+                answer = await connection.ask(Api.DELETE_GROUPS, values, version)
+                assert {each.group_id: each.error_code for each in answer.results} == {
+                    "alone": NONE,
+                    "g": ErrorCode.non_empty_group,
+                    "none": ErrorCode.group_id_not_found,
+                }
+                assert await listed(connection) == {"g": "Stable"}
 
     serve(tmp_path, test)
