@@ -114,6 +114,24 @@ def test_partitions_are_chosen_by_pattern_and_by_number(spark: SparkSession, mak
     assert one.values(spark, startingOffsets=f'{{"{one.name}": {{"1": -1}}}}') == [b"0"]
 
 
+def test_values_with_a_schema_are_columns(spark: SparkSession, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    topic.produce(
+        [b'{"user": "ann", "amount": 1.5, "at": "2024-05-06T07:08:09Z"}', b"nonsense", b'{"user": "bob"}']
+    )
+    options = {"valueFormat": "json", "valueSchema": "user string, amount double, at timestamp"}
+    frame = topic.read(spark, **options, badRecords="column").orderBy("offset")
+    assert [(row.user, row.amount) for row in frame.select("value.*").collect()] == [
+        ("ann", 1.5),
+        (None, None),
+        ("bob", None),
+    ]
+    assert [row.badValue for row in frame.collect()] == [None, b"nonsense", None]
+    assert frame.selectExpr("year(value.at)").collect()[0][0] == 2024
+    with pytest.raises(PySparkException, match="a value is not json of the schema: 'nonsense'"):
+        topic.read(spark, **options).collect()
+
+
 def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, make_topic: MakeTopic) -> None:
     assert topic_count(spark, make_topic(2)) == 0
 

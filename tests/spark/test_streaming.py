@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.client import Cluster
+from quorate.client.groups import positions_of
 from tests.spark.conftest import TIMEOUT_S, Topic
 from tests.spark.test_batch import numbered
 
@@ -68,8 +69,13 @@ def test_available_now_reads_everything_once_in_limited_batches(
 ) -> None:
     topic, sink = make_topic(3), Sink()
     topic.produce(numbered(1_000))
-    finish(start(spark, topic, sink, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="300"))
+    limits = {"maxOffsetsPerTrigger": "300", "groupId": topic.name}
+    finish(start(spark, topic, sink, tmp_path, now=True, startingOffsets="earliest", **limits))
     assert sink.values == numbered(1_000)
+    with Cluster(topic.bootstrap) as cluster:
+        ends = cluster.offsets(topic.name, dict.fromkeys(range(3), -1))
+        positions = positions_of(cluster, topic.name)
+        assert {number: positions[topic.name, number] for number in range(3)} == ends, "no lag"
     assert len(sink.batches) == 4
     assert max(len(rows) for rows in sink.batches.values()) <= 300
 

@@ -20,6 +20,7 @@ Positions = dict[str, dict[int, int]]
 EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
 HEADERS = "headers"
 TIMEOUT_S = 60.0
+VALUE_FORMATS = ("raw", "json", "arrow")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SECURITY = {
     "kafka.security.protocol": "",
@@ -52,6 +53,11 @@ NAMES = (
     "failOnDataLoss",
     "includeHeaders",
     "columns",
+    "valueFormat",
+    "valueSchema",
+    "badRecords",
+    "groupId",
+    "kafka.group.id",
     "timeoutSeconds",
     "tiered",
     "lake",
@@ -119,6 +125,11 @@ class Options:
     columns: tuple[str, ...]
     timeout_s: float
     security: Security | None = None
+    group: str = ""
+    """The consumer group whose positions say how far a stream is."""
+    value_format: str = "raw"
+    value_schema: str = ""
+    """The columns of a value that is not raw, as Spark writes them: `user string, amount double`."""
     lake: str = ""
     """Where topics are tiered, if that is to be read, too (tiered.py); and how that place is reached."""
     lake_options: tuple[tuple[str, str], ...] = ()
@@ -178,6 +189,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         raise WrongOption(
             f"option 'minOffsetsPerTrigger' {least} is more than 'maxOffsetsPerTrigger' {most}; change one"
         )
+    form, value_schema, columns = _values(options, _columns(options))
     return Options(
         bootstrap=_bootstrap(options),
         selection=_selection(options),
@@ -189,7 +201,10 @@ def parse_options(given: Mapping[str, str]) -> Options:
         partitions_min=_count(options, "minPartitions") or 0,
         task_records_max=_count(options, "maxRecordsPerPartition"),
         fail_on_data_loss=_truth(options, "failOnDataLoss", usually=True),
-        columns=_columns(options),
+        columns=columns,
+        value_format=form,
+        value_schema=value_schema,
+        group=_group(options),
         timeout_s=_seconds(options, "timeoutSeconds", usually=TIMEOUT_S),
         security=_security(options),
         lake=_lake(options),
@@ -232,6 +247,13 @@ def _bootstrap(options: Mapping[str, str]) -> str:
     except ValueError as error:
         raise WrongOption(f"option 'kafka.bootstrap.servers': {error}") from None
     return text
+
+
+def _group(options: Mapping[str, str]) -> str:
+    one, other = options.get("groupId", ""), options.get("kafka.group.id", "")
+    if one and other and one != other:
+        raise WrongOption("options 'groupId' and 'kafka.group.id' say different things; give one of them")
+    return one or other
 
 
 def _selection(options: Mapping[str, str]) -> Selection:
@@ -358,6 +380,31 @@ def _truth(options: Mapping[str, str], name: str, *, usually: bool) -> bool:
     if text:
         raise WrongOption(f"option {name!r}: {options[name]!r} is neither true nor false")
     return usually
+
+
+def _values(options: Mapping[str, str], columns: tuple[str, ...]) -> tuple[str, str, tuple[str, ...]]:
+    """How values are read, their schema, and the columns that rows have then."""
+    form = options.get("valueFormat", "").lower() or VALUE_FORMATS[0]
+    if form not in VALUE_FORMATS:
+        raise WrongOption(f"option 'valueFormat': {form!r} is unknown; there is: {', '.join(VALUE_FORMATS)}")
+    schema, bad = options.get("valueSchema", ""), options.get("badRecords", "").lower()
+    if bad not in ("", "error", "column"):
+        raise WrongOption(f"option 'badRecords': {options['badRecords']!r} is neither error nor column")
+    if form == VALUE_FORMATS[0]:
+        if schema or bad:
+            raise WrongOption(
+                "options 'valueSchema' and 'badRecords' say nothing without 'valueFormat' json or arrow"
+            )
+        return form, "", columns
+    if not schema:
+        raise WrongOption(
+            f"option 'valueFormat' {form} needs 'valueSchema', such as: user string, amount double"
+        )
+    if "value" not in columns:
+        raise WrongOption(
+            f"option 'valueFormat' {form}: the option 'columns' leaves the value out; change one"
+        )
+    return form, schema, (*columns, "badValue") if bad == "column" else columns
 
 
 def _security(options: Mapping[str, str]) -> Security | None:

@@ -42,7 +42,8 @@ from pyspark.sql.types import (
 )
 
 from quorate.client.cluster import Cluster
-from quorate.client.errors import TopicGone, TopicReplaced, UnknownTopic
+from quorate.client.errors import ClientError, TopicGone, TopicReplaced, UnknownTopic
+from quorate.client.groups import set_positions
 from quorate.client.ranges import Range, batches_between
 from quorate.client.records import arrow_batches
 from quorate.spark.asking import Found, earliest, find, resolve, selects
@@ -67,6 +68,7 @@ from quorate.spark.planning import (
     read_stream_offset,
 )
 from quorate.spark.tiered import TieredReader
+from quorate.spark.values import BAD_VALUE, RAW, raw_schema, typed
 from quorate.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ TYPES: dict[str, DataType] = {
     "offset": LongType(),
     "timestamp": TimestampType(),
     "timestampType": IntegerType(),
+    BAD_VALUE: BinaryType(),
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 
@@ -102,8 +105,14 @@ class QuorateSource(DataSource):
     def name(cls) -> str:
         return "quorate"
 
-    def schema(self) -> StructType:
-        return StructType([StructField(name, TYPES[name]) for name in self.parsed.columns])
+    def schema(self) -> StructType | str:
+        """As text where values have a schema: only Spark reads such."""
+        options = self.parsed
+        if options.value_format == RAW:
+            return StructType([StructField(name, TYPES[name]) for name in options.columns])
+        kinds = {name: TYPES[name].simpleString() for name in options.columns}
+        kinds["value"] = f"struct<{options.value_schema}>"
+        return ", ".join(f"`{name}` {kind}" for name, kind in kinds.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(schema)
@@ -127,8 +136,13 @@ class QuorateSource(DataSource):
         return StreamWriter(parse_write_options(self.options), schema)
 
     def _check(self, schema: StructType) -> None:
-        ours = [(field.name, field.dataType) for field in self.schema()]
-        if [(field.name, field.dataType) for field in schema] != ours:
+        options = self.parsed
+        typed_value = options.value_format != RAW
+        ours = [(name, None if typed_value and name == "value" else TYPES[name]) for name in options.columns]
+        given = [
+            (each.name, None if typed_value and each.name == "value" else each.dataType) for each in schema
+        ]
+        if given != ours:
             raise WrongOption(
                 'format("quorate") has a schema of its own; leave .schema() out, and choose with the option '
                 "'columns'"
@@ -165,8 +179,13 @@ def read_range(options: Options, schema: StructType, partition: InputPartition) 
         batches = batches_between(
             cluster, wanted, committed=True, missing_is_error=options.fail_on_data_loss, tell=say_lost
         )
+        rows = to_arrow_schema(schema, timezone="UTC")
         try:
-            yield from arrow_batches(batches, wanted, to_arrow_schema(schema, timezone="UTC"))
+            if options.value_format == RAW:
+                yield from arrow_batches(batches, wanted, rows)
+            else:
+                raw = arrow_batches(batches, wanted, raw_schema(rows))
+                yield from typed(raw, rows, options.value_format, str(wanted))
         except (TopicReplaced, UnknownTopic) as error:
             if options.fail_on_data_loss:
                 raise
@@ -218,6 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query ends that only wants what is there now."""
         self._seen: Positions = {}
         self._planned_at = -inf
+        self._reported: Positions = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._initial is None:
@@ -229,6 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begun = read_stream_offset(start)
+        self._report(begun)
         found = self._found(begun)
         fresh = self._fresh(begun, found)
         begin = begin_of(begun._replace(is_initial=False), StreamOffset({}, found.ids, first_start=fresh))
@@ -274,6 +295,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self.options
             self._cluster = connected(options)
         return self._cluster
+
+    def _report(self, begun: StreamOffset) -> None:
+        """How far the query is, for whoever watches its group; nothing is read from there.
+
+        Spark asks for the next batch when the one before is done. Its `commit` would not hear of the last one.
+        """
+        group, positions = self.options.group, begun.positions
+        if not group or begun.is_initial or positions == self._reported:
+            return
+        flat = {(topic, number): at for topic, parts in positions.items() for number, at in parts.items()}
+        try:
+            set_positions(self.cluster, group, flat)
+            self._reported = positions
+        except ClientError as error:
+            LOG.warning("the positions of group %r are not written: %s", group, error)
 
     def _found(self, begun: StreamOffset) -> Found:
         """What there is to read now. What was read and is no more is data loss, unless nobody wants it any more."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import StructType
 
 from quorate.client import TopicGone, TopicReplaced, UnknownTopic
 from quorate.spark.options import WrongOption
@@ -54,7 +55,9 @@ def node() -> Iterator[Node]:
 
 def reader(node: Node, **options: str) -> StreamReader:
     source = QuorateSource({"bootstrap": node.scripted.bootstrap, "subscribe": "t", **options})
-    made = source.streamReader(source.schema())
+    schema = source.schema()
+    assert isinstance(schema, StructType)
+    made = source.streamReader(schema)
     assert isinstance(made, StreamReader)
     node.readers.append(made)
     return made

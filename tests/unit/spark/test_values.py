@@ -1,0 +1,104 @@
+"""Values with a schema: what is good is read, what is bad is found, whatever stands beside it."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorate.spark.values import BadValue, parse_json, raw_schema, typed
+
+KIND = pa.struct([("a", pa.int64()), ("b", pa.string())])
+SCHEMA = pa.schema([("offset", pa.int64()), ("value", KIND), ("badValue", pa.binary())])
+
+
+def batch(*values: bytes | None) -> pa.RecordBatch:
+    columns = [pa.array(range(len(values)), pa.int64()), pa.array(values, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=["offset", "value"])
+
+
+def rows(form: str, *values: bytes | None) -> list[tuple[object, ...]]:
+    (found,) = typed([batch(*values)], SCHEMA, form, "t-0")
+    found.validate(full=True)
+    return [(row["offset"], row["value"], row["badValue"]) for row in found.to_pylist()]
+
+
+def test_json_is_read_and_what_is_none_kept_apart() -> None:
+    values = (
+        b'{"a": 1, "b": "x", "c": []}',
+        b"{}",
+        b'{"a": "no"}',
+        None,
+        b"",
+        b'{"a": 2}\n',
+        b"null",
+        b'{"a":',
+    )
+    assert rows("json", *values) == [
+        (0, {"a": 1, "b": "x"}, None),
+        (1, {"a": None, "b": None}, None),
+        (2, None, b'{"a": "no"}'),
+        (3, None, None),
+        (4, None, b""),
+        (5, {"a": 2, "b": None}, None),
+        (6, None, None),
+        (7, None, b'{"a":'),
+    ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (b'{"a":1', b',"b":"x"}', b"{}{}"),
+        (b'{"a":1}}{"v":{"a":2}', b'{"a":3}'),
+        (b'{"b":"', b'"}', b'{"a":1}}\n{"v":{"a":9}'),
+    ],
+)
+def test_no_value_reaches_into_another(values: tuple[bytes, ...]) -> None:
+    for value, (_, found, bad) in zip(values, rows("json", *values), strict=True):
+        try:
+            assert found == {"a": None, "b": None, **json.loads(value)}
+        except ValueError:
+            assert (found, bad) == (None, value)
+
+
+numbers = st.integers(-(2**40), 2**40).map(lambda number: json.dumps({"a": number}).encode())
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(numbers | st.binary(max_size=6) | st.none(), min_size=1, max_size=20))
+def test_each_value_is_read_as_if_it_were_alone(values: list[bytes | None]) -> None:
+    together, bad = parse_json(pa.array(values, pa.binary()), KIND)
+    alone = [parse_json(pa.array([value], pa.binary()), KIND) for value in values]
+    assert together.to_pylist() == [found.to_pylist()[0] for found, _ in alone]
+    assert bad.tolist() == [bool(is_bad[0]) for _, is_bad in alone]
+
+
+def test_what_is_bad_is_an_error_where_nobody_keeps_it() -> None:
+    schema = pa.schema([("value", KIND)])
+    assert raw_schema(schema) == pa.schema([("value", pa.binary())])
+    with pytest.raises(BadValue, match=r"t-0: a value is not json of the schema: 'nonsense'") as raised:
+        list(typed([batch(b"{}", b"nonsense")], schema, "json", "t-0"))
+    assert "\n" not in str(raised.value)
+
+
+def stream(*values: tuple[int, str]) -> bytes:
+    table = pa.table({"b": [b for _, b in values], "a": [a for a, _ in values], "more": [0] * len(values)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def test_an_arrow_stream_is_as_many_rows_as_it_has() -> None:
+    good = stream((1, "x"), (2, "y"))
+    assert rows("arrow", good, None, b"nonsense", stream(), good[:40]) == [
+        (0, {"a": 1, "b": "x"}, None),
+        (0, {"a": 2, "b": "y"}, None),
+        (1, None, None),
+        (2, None, b"nonsense"),
+        (4, None, good[:40]),
+    ]
