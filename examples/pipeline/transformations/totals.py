@@ -2,6 +2,7 @@
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import sum  # noqa: A004
 
 spark = SparkSession.active()
 BOOTSTRAP = spark.conf.get("spark.quorate.bootstrap")
@@ -24,7 +25,7 @@ def events() -> DataFrame:
 
 @dp.materialized_view
 def totals() -> DataFrame:
-    return spark.read.table("events").groupBy("user").sum("amount")
+    return spark.read.table("events").groupBy("user").agg(sum("amount").alias("amount"))
 
 
 dp.create_sink("large", "quorate", {"bootstrap": BOOTSTRAP, "topic": "large"})
