@@ -443,7 +443,8 @@ class LiveGroup:
     def _forget(self, member: Live) -> None:
         del self.members[member.id]
         if member.instance is not None:
-            assert self._static.pop(member.instance) == member.id
+            known = self._static.pop(member.instance)
+            assert known == member.id
         self._unsynced.discard(member.id)
         if self.leader == member.id:
             self.leader = next(iter(self.members), "")
