@@ -12,6 +12,7 @@ from quorate.cli import say
 from quorate.cli.world_options import (
     NODES_MAX,
     SEEDS_HELP,
+    TRANSACTIONS,
     WORLDS,
     check_only,
     in_words,
@@ -42,6 +43,7 @@ quorate sim coordinated --faults operator    operators compete and die
 quorate sim confirm --seed 7 --trace         CONFIRM, ROLLBACK, told by lines
 quorate sim raft --set tables_share=1        clients use tables, not topics
 quorate sim turning                          partitions go from one protocol to another
+quorate sim transactions --seeds 0:100       coordinators, producers and readers
 
 [bold]Faults[/bold]
 all, none, or names with commas between:
@@ -75,7 +77,13 @@ def register(app: typer.Typer) -> None:
 
 
 def sim(
-    protocol: Annotated[str, typer.Argument(metavar="|".join(WORLDS), help="How the copies agree.")],
+    protocol: Annotated[
+        str,
+        typer.Argument(
+            metavar="|".join(WORLDS),
+            help="How the copies agree, or what is built on them.",
+        ),
+    ],
     seeds: Annotated[
         str | None,
         typer.Option(metavar="FIRST:END", help=SEEDS_HELP, show_default=SEEDS),
@@ -119,6 +127,8 @@ def sim(
     chosen = chosen_seeds(seed, seeds, one=trace is not None or story is not None or shrink)
     if json and trace == STDOUT:
         raise WrongUsage("--json and --trace cannot both have stdout; give --trace a file")
+    if protocol == TRANSACTIONS and (story is not None or shrink):
+        raise WrongUsage("transactions: a world is told by lines (--trace), not drawn nor made shorter")
     check_picture(story)
     check_writable(Path(trace) if trace is not None and trace != STDOUT else None)
     plan = make_plan(

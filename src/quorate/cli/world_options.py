@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from quorate.sim.run import Plan
 
 PROTOCOLS = ("raft", "coordinated", "isr", "confirm")
-WORLDS = (*PROTOCOLS, "turning")
-"""Kinds of worlds: of a protocol, or of partitions that go from one to another."""
+TRANSACTIONS = "transactions"
+"""Worlds of another kind: coordinators and partitions, above logs that are taken for granted."""
+TRANSACTIONS_FAULTS = ("network", "crash", "pause", "clock")
+WORLDS = (*PROTOCOLS, "turning", TRANSACTIONS)
+"""Kinds of worlds: of a protocol, of partitions that go from one to another, of transactions."""
 NODES_MAX = 9
 SEEDS_HELP = "A range of worlds, END left out; one number is one world."
 DIGITS_MAX = 18
@@ -31,6 +34,8 @@ def make_plan(
 ) -> Plan:
     if protocol not in WORLDS:
         raise no_such("protocol", protocol, WORLDS)
+    if protocol == TRANSACTIONS:
+        return _plan_of_transactions(seed, faults, plain=not (learners or only or until or overrides))
     from quorate.sim.run import WITH_LEARNERS, Plan
 
     profiles = parse_faults(faults, protocol)
@@ -42,10 +47,26 @@ def make_plan(
     return Plan(seed, protocol, profiles, nodes, learners, overrides, only, until)
 
 
+def _plan_of_transactions(seed: int, faults: str, *, plain: bool) -> Plan:
+    from quorate.sim.run import Plan
+
+    if not plain:
+        raise WrongUsage("transactions: only --seed, --seeds, --faults, --jobs, --json and --trace are known")
+    chosen: tuple[str, ...] = ()
+    for name in (name.strip() for name in faults.split(",")):
+        if name not in ("all", "none", *TRANSACTIONS_FAULTS):
+            raise no_such("kind of fault", name, ("all", "none", *TRANSACTIONS_FAULTS))
+        chosen += TRANSACTIONS_FAULTS if name == "all" else (name,) if name != "none" else ()
+    return Plan(seed, TRANSACTIONS, tuple(dict.fromkeys(chosen)))
+
+
 def in_words(plan: Plan, seeds: range) -> str:
     """What is going to be run."""
     from quorate.cli.worlds import counted
 
+    if plan.protocol == TRANSACTIONS:
+        which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+        return f"transactions, {which}, under {', '.join(plan.faults) or 'no'} faults"
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     return f"{plan.protocol} on {counted(plan.nodes, 'node')}, {which}, under {faults_in_words(plan)}"
 

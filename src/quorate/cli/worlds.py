@@ -146,6 +146,8 @@ def row(count: int, one: str, many: str, more: str) -> tuple[str, str]:
 
 def held(totals: Totals) -> list[tuple[str, str]]:
     found = totals.sum
+    if found.protocol == "transactions":
+        return _transacted(totals)
     # In some worlds the operators' store is a raft group of its own, which elects its leaders.
     elections = " (of raft stores, too)" if found.operators else ""
     elections += ": never two leaders in one epoch, none without what was settled"
@@ -167,6 +169,17 @@ def held(totals: Totals) -> list[tuple[str, str]]:
             "worlds",
             " healed: all copies equal, every client answered, idle groups silent",
         ),
+    ]
+
+
+def _transacted(totals: Totals) -> list[tuple[str, str]]:
+    found = totals.sum
+    more = ": none lost, none twice, none torn, one for each number of an app"
+    return [
+        row(found.acknowledged, "committed transaction", "committed transactions", more),
+        row(totals.reads, "read", "reads", ": nothing that was aborted, always in the same order"),
+        row(found.elections, "leader", "leaders", " came to lead a home or a partition"),
+        row(found.seeds, "world", "worlds", " healed: every transaction ended, readers got to every end"),
     ]
 
 

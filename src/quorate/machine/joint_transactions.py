@@ -53,6 +53,8 @@ def open_attempt(state: State, command: OpenAttempt) -> Result:
     refused = _why_not(state, app, command.number, command.run)
     if refused is not None:
         return refused
+    if command.fresh_id in app.attempts:
+        return Result(Verdict.DONE, command.fresh_id, FIRST_EPOCH, app.last)
     if len(app.attempts) >= PRODUCERS_COUNT_MAX:
         return Result(Verdict.TOO_MANY)
     app.used_ms = state.now_ms
@@ -132,7 +134,7 @@ def commit_joint(state: State, command: CommitJoint) -> Result:
     if refused is not None:
         return refused
     app = state.apps[command.app]
-    listed = {part.producer_id for part in command.parts}
+    listed = dict.fromkeys(part.producer_id for part in command.parts)
     for producer_id in listed:
         if not app.attempts[producer_id].sealed:
             return Result(Verdict.PART_GONE, producer_id, why="it was never sealed")

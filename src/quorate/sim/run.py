@@ -9,7 +9,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import msgspec
 
@@ -55,8 +56,8 @@ ROOMS: dict[str, Callable[[], Any]] = {
     "isr": IsrInvariants,
     "confirm": ConfirmInvariants,
 }
-TURNING = "turning"
-"""Instead of a protocol: worlds whose partitions go from one to another (turning.py)."""
+TURNING, TRANSACTIONS = "turning", "transactions"
+"""Instead of a protocol: worlds whose partitions go from one to another (turning.py), or of transactions."""
 WITH_LEARNERS = ("raft", "confirm")
 """Elsewhere, whoever is not in an ensemble is told nothing."""
 WITH_TABLES = ("confirm",)  # Elsewhere there are tables where somebody wants to see some.
@@ -185,8 +186,8 @@ def plan_seed(
     until: float | None = None,
 ) -> Plan:
     """What `run_seed` runs; the shrinker takes it, too."""
-    if protocol not in (*ROOMS, TURNING):
-        raise ValueError(f"there is no protocol {protocol!r}; there are: {', '.join((*ROOMS, TURNING))}")
+    if protocol not in (known := (*ROOMS, TURNING, TRANSACTIONS)):
+        raise ValueError(f"there is no protocol {protocol!r}; there are: {', '.join(known)}")
     if not 1 <= nodes <= NODES_MAX:
         raise ValueError(f"a world has 1 to {NODES_MAX} nodes, not {nodes}")
     if learners is not None and not 0 <= learners <= NODES_MAX:
@@ -209,11 +210,9 @@ def run_plan(plan: Plan, *, trace: bool = False) -> Verdict:
 
 
 def _run_of(plan: Plan) -> type[Run]:
-    if plan.protocol != TURNING:
-        return Run
-    from quorate.sim.turning import TurningRun  # It is one of these, and more.
-
-    return TurningRun
+    """Those of other worlds need what stands here."""
+    where = {TURNING: "turning", TRANSACTIONS: "transactions.run"}.get(plan.protocol)
+    return Run if where is None else cast(type[Run], import_module(f"quorate.sim.{where}").RUN)
 
 
 class Run:

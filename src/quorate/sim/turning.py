@@ -117,3 +117,6 @@ class TurningRun(run.Run):
         verdict = super().verdict()
         verdict.turns = len(self.turner.pairs)
         return verdict
+
+
+RUN = TurningRun
