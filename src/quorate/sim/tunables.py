@@ -174,13 +174,15 @@ def numbers_of(protocol: str) -> dict[str, int | float]:
     host, oversight = drawn.host, drawn.oversight
     parts: list[msgspec.Struct] = [drawn, drawn.weather, drawn.disk, drawn.manners]
     parts += [host.store, host.raft, host.detector]
-    if protocol == "coordinated":
+    if protocol in ("coordinated", "turning"):
         parts += [host.coordinated, oversight, oversight.operator]
-    if protocol == "isr":
+    if protocol in ("isr", "turning"):
         parts += [host.isr, oversight, oversight.controller]
-    if protocol == "confirm":
+    if protocol in ("confirm", "turning"):
         parts.append(host.confirm)
-    left_out = (OF_CONTROLLERS if protocol != "isr" else ()) + (OF_CONFIRM if protocol != "confirm" else ())
+    left_out = (OF_CONTROLLERS if protocol not in ("isr", "turning") else ()) + (
+        OF_CONFIRM if protocol != "confirm" else ()
+    )
     found = {name: getattr(part, name) for part in parts for name in part.__struct_fields__}
     return {
         name: value
