@@ -20,6 +20,7 @@ quorate bench wal                    the log on this machine's disk
 quorate bench wal --directory DIR    on another disk
 quorate bench core --json            one JSON object, for programs
 quorate bench table --quick          what tables cost, a look
+quorate bench kafka                  what Kafka's clients reach, and cost
 quorate bench sim --check            exit code 1 if a bound is missed
 quorate bench cluster --only latency,throughput --protocol isr
 quorate bench spark --only audit     jobs on Spark, on two cores
@@ -34,7 +35,9 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    what: Annotated[str, typer.Argument(metavar="wal|core|sim|table|cluster|spark", help="What to measure.")],
+    what: Annotated[
+        str, typer.Argument(metavar="wal|core|sim|table|cluster|kafka|spark", help="What to measure.")
+    ],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and fewer: a look, not a figure.")] = False,
     directory: Annotated[
@@ -63,6 +66,7 @@ def bench(
     [bold]table[/bold] tables: replaces, undo, and writing while a snapshot is taken.
     [bold]cluster[/bold] three real processes with real flushes, each protocol: latency, throughput, what idle
     partitions cost, how long a killed leader is missed, how soon a node with long logs is ready.
+    [bold]kafka[/bold] Kafka's clients: a producer beside a broker that only acknowledges, catching up, waiting.
     [bold]spark[/bold] jobs on two cores: an audit, a sweep, a lake.
     """
     if what not in (*BENCHES, *WITH_PARTS):
@@ -111,6 +115,17 @@ def _table(quick: bool, _: Path | None) -> Report:
     return table.run(say.progress_line, quick=quick)
 
 
+def _kafka(quick: bool, directory: Path | None) -> Report:
+    from quorate.bench import kafka
+    from quorate.client.errors import ClientError
+    from quorate.node.child import ChildFailed
+
+    try:
+        return kafka.run(say.progress_line, directory=directory, quick=quick)
+    except (ChildFailed, ClientError) as failed:
+        raise WrongUsage(f"the cluster did not do what it must: {failed}") from failed
+
+
 def _cluster(quick: bool, directory: Path | None, *, only: tuple[str, ...], protocol: str | None) -> Report:
     from quorate.bench import cluster
     from quorate.client.errors import ClientError
@@ -151,6 +166,7 @@ BENCHES: dict[str, Callable[[bool, Path | None], Report]] = {
     "core": _core,
     "sim": _sim,
     "table": _table,
+    "kafka": _kafka,
 }
 
 
