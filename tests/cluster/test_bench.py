@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.bench import cluster
+from quorate.bench import cluster, kafka
 from quorate.bench.cluster_stage import Plan
 from quorate.bench.report import Report
 from quorate.machine.metadata import REPLICATIONS
@@ -61,6 +61,16 @@ def test_a_node_with_logs_is_ready_again_after_a_stop_and_after_a_kill(tmp_path:
     assert of(report, "ready after kill -9") > 0
     (size,) = [figure.median for figure in report.figures if "logs" in figure.name]
     assert size * (1 << 30) >= SMALL.log_bytes
+
+
+@pytest.mark.proof
+def test_kafkas_clients_are_measured_beside_a_broker_that_keeps_nothing(tmp_path: Path) -> None:
+    plan = kafka.Plan(1, producing_s=0.5, long_bytes=8 << 20, empty_count=200, waiting_s=1.0)
+    report = kafka.run(directory=tmp_path, plan=plan)
+    assert list(tmp_path.iterdir()) == []
+    assert all(figure.median > 0 for figure in report.figures)
+    assert 0 < of(report, "librdkafka beside a broker that only acknowledges") < 2
+    assert of(report, "catching up on batches of 64 KiB") > 1
 
 
 def test_where_the_disk_has_no_room_that_is_said(tmp_path: Path) -> None:

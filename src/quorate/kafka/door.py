@@ -28,6 +28,7 @@ from quorate.kafka.sessions import Sessions
 from quorate.node.config import BadConfig
 from quorate.node.listeners import CLIENT, ListenerConfig
 from quorate.node.logs import WARNING
+from quorate.node.metrics import ClientCounts
 from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.messages import Api, RequestHead, read_head
 from quorate.wire.tables import TABLES_SCAN_API
@@ -56,6 +57,8 @@ FETCHES = (Api.FETCH, TABLES_SCAN_API)
 
 _SIZE = struct.Struct(">i")
 _SIZE_BYTES = _SIZE.size
+NOBODYS = ClientCounts()
+"""Of who has not said anything yet."""
 _BARE = RequestHead(Api.SASL_AUTHENTICATE, 0, 0, None, 0)
 """In place of the header that a token does not have after the oldest handshake."""
 
@@ -96,6 +99,7 @@ class Door(asyncio.Protocol):
         self._outgoing_bytes = 0
         self._held_back = False
         self._write_full = False
+        self._counts = NOBODYS
         self.retrying = Retrying()
         self.sessions = Sessions(broker.session_room)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -247,6 +251,9 @@ class Door(asyncio.Protocol):
     def _admit(self, call: Call) -> None:
         self._calls.append(call)
         self._unanswered_bytes += call.request_bytes
+        self._counts = self.broker.node.metrics.client(call.head.client_id)
+        self._counts.requests += 1
+        self._counts.request_bytes += call.request_bytes
 
     def _fetch_next(self) -> None:
         """One fetch at a time, and none while the answers before it are not taken.
@@ -326,6 +333,7 @@ class Door(asyncio.Protocol):
             self._unanswered_bytes -= call.request_bytes
             self._outgoing += call.buffers
             self._outgoing_bytes += call.answer_bytes
+            self._counts.answer_bytes += call.answer_bytes
             self._has_fetched = self._has_fetched or call.head.api in FETCHES
         if self._held_back:
             self._hold_back()

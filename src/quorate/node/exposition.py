@@ -110,6 +110,14 @@ def _requests(page: Page, node: Node) -> None:
         ("fetch_bytes", "Bytes of these batches.", metrics.fetch_bytes),
     ):
         page.only(f"quorate_{name}_total", COUNTER, what, value)
+    for name, what, counted in (
+        ("requests", "Requests of Kafka clients, by the name that they give themselves.", "requests"),
+        ("request_bytes", "Bytes of these requests.", "request_bytes"),
+        ("answer_bytes", "Bytes of what they were answered.", "answer_bytes"),
+    ):
+        page.family(f"quorate_client_{name}_total", COUNTER, what)
+        for client, counts in sorted(metrics.clients.items()):
+            page.sample(getattr(counts, counted), client=client)
     page.family(
         "quorate_request_errors_total", COUNTER, "Partitions for which clients were told of an error."
     )

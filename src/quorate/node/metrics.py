@@ -69,6 +69,23 @@ class Proposals:
         answer(reply)
 
 
+CLIENTS_COUNT_MAX = 100
+"""Names that are told apart: a client that invents a new one each time must not fill whoever collects them."""
+CLIENT_NAME_MAX = 60
+NAMELESS, OTHERS = "(none)", "(others)"
+
+
+class ClientCounts:
+    """Of all connections whose client says that this is its name."""
+
+    __slots__ = ("answer_bytes", "request_bytes", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.request_bytes = 0
+        self.answer_bytes = 0
+
+
 class Metrics:
     """One for each node."""
 
@@ -83,6 +100,8 @@ class Metrics:
         """Logs that have let go of what was compacted."""
         self.joint_repeated = 0
         """Joint commits of a number that was already in."""
+        self.clients: dict[str, ClientCounts] = {}
+        """By the name that a client gives itself (`client.id`)."""
         self.errors: dict[tuple[str, str], int] = {}
         """By request and error."""
         self.proposals: dict[str, Proposals] = {}
@@ -97,6 +116,15 @@ class Metrics:
         """Those of them that have most ahead of them, and how many offsets that is."""
         self.waiting_bytes: dict[str, Callable[[], int]] = {}
         """What they have in memory until somebody takes it, by what it is."""
+
+    def client(self, name: str | None) -> ClientCounts:
+        """What is counted of a client; of those that came when there were too many already, together."""
+        name = NAMELESS if name is None else name[:CLIENT_NAME_MAX]
+        found = self.clients.get(name)
+        if found is None:
+            name = name if len(self.clients) < CLIENTS_COUNT_MAX else OTHERS
+            found = self.clients.setdefault(name, ClientCounts())
+        return found
 
     def error(self, request: str, error: str) -> None:
         self.errors[request, error] = self.errors.get((request, error), 0) + 1

@@ -91,7 +91,7 @@ def test_what_cannot_be_read_ends_the_connection_with_a_line_in_the_log(tmp_path
         b"\0\0\0\0": "a request of 0 bytes",
         b"\0\0\0\2\0\3": "the message ends at byte 2, inside a field",
         b"\0\0\0\x0e" + metadata + b"\x7f\xff\xff\xff": "request 3 version 4: 2147483647 elements",
-        b"\0\0\0\x0a" + b"\0\x0a\0\0" + bytes(6): "request 10 version 0: this request is not served",
+        b"\0\0\0\x0a" + b"\0\5\0\0" + bytes(6): "request 5 version 0: this request is not served",
         b"\0\0\0\x0a\0\1\0\3" + bytes(6): "request 1 version 3: this version is not served, only 4 to 16",
     }
 

@@ -69,6 +69,9 @@ def test_a_node_that_is_ready_says_so_and_what_it_counts_and_knows(tmp_path: Pat
             assert page.value("quorate_produce_requests_total") >= 2
             assert page.value("quorate_fetch_requests_total") == 1
             assert page.value("quorate_fetch_bytes_total") >= len(batch)
+            assert page.value("quorate_client_requests_total", client="test") == 4
+            assert page.value("quorate_client_request_bytes_total", client="test") >= 2 * len(batch)
+            assert page.value("quorate_client_answer_bytes_total", client="test") >= len(batch)
             errors = page.by("quorate_request_errors_total")
             assert errors[("request", "produce"), ("error", "unknown_topic_or_partition")] == 1
             assert page.value("quorate_commit_seconds_count", protocol="raft") >= 1

@@ -8,7 +8,7 @@ import pytest
 
 from quorate.core.effects import Outcome, Reply
 from quorate.node.exposition import COUNTER, GAUGE, HISTOGRAM, Page
-from quorate.node.metrics import BOUNDS_S, Histogram, Metrics, TimedDisk
+from quorate.node.metrics import BOUNDS_S, CLIENTS_COUNT_MAX, OTHERS, Histogram, Metrics, TimedDisk
 from quorate.storage.disk import Flush, Write
 from quorate.storage.real_disk import RealDisk
 from tests.unit.node.exposition_reading import Exposition
@@ -33,6 +33,18 @@ def test_only_what_is_settled_has_a_commit_time_and_everything_an_outcome() -> N
     assert sum(proposals.commit.counts) == 2
     assert proposals.outcomes[Outcome.BUSY] == 1
     assert "raft" not in metrics.proposals
+
+
+def test_so_many_clients_are_told_apart_and_the_rest_are_counted_together() -> None:
+    metrics = Metrics()
+    for number in range(CLIENTS_COUNT_MAX + 50):
+        metrics.client(f"client-{number}").requests += 1
+    metrics.client("client-0").requests += 1
+    assert len(metrics.clients) == CLIENTS_COUNT_MAX + 1
+    assert metrics.client("client-0").requests == 2
+    assert metrics.client(OTHERS).requests == 50
+    assert metrics.client("x" * 1000) is metrics.client(OTHERS)
+    assert Metrics().client(None) is not Metrics().client("x" * 1000)
 
 
 def test_flushes_of_one_lane_are_timed_and_nothing_else(tmp_path: Path) -> None:
