@@ -31,8 +31,6 @@ from quorate.wire.opening import TooLarge, opened
 
 PAUSE_S = 0.05
 """Between two rounds that brought nothing."""
-WAIT_S = 0.5
-"""Of one partition, where there is no other to look at."""
 POLL_MS = 200
 COMMIT_S = 5.0
 STOP_S = 10.0
@@ -84,10 +82,8 @@ def read_alone(servers: str, wanted: Wanted) -> int:
         try:
             for number in numbers:
                 span = Range(wanted.topic, number, positions[number], ends[number])
-                for batch in batches_between(cluster, span, missing_is_error=False):
-                    _print_batch(printer, span, batch)
-                    if printer.is_done:
-                        return 0
+                if _print_range(cluster, span, printer):
+                    return 0
                 positions[number] = max(positions[number], ends[number])
             printer.flush()
             if wanted.follow:
@@ -101,9 +97,8 @@ def read_alone(servers: str, wanted: Wanted) -> int:
 
 
 def _offsets(cluster: Cluster, topic: str, numbers: tuple[int, ...], place: int) -> dict[int, int]:
-    return {
-        number: found or 0 for number, found in cluster.offsets(topic, dict.fromkeys(numbers, place)).items()
-    }
+    found = cluster.offsets(topic, dict.fromkeys(numbers, place), committed=True)
+    return {number: offset or 0 for number, offset in found.items()}
 
 
 def _starts(
@@ -130,22 +125,26 @@ def _starts(
 
 def _follow(cluster: Cluster, topic: str, positions: dict[int, int], printer: Printer) -> None:
     """Until enough came, or somebody has seen enough."""
-    wait_s = WAIT_S if len(positions) == 1 else 0.0
     while True:
         brought = False
-        for number, position in positions.items():
-            fetched = cluster.fetch(topic, number, position, wait_s=wait_s)
-            for batch in fetched.batches:
-                header = parse_batch_header(batch)
-                span = Range(topic, number, positions[number], sys.maxsize)
-                _print_batch(printer, span, batch)
-                positions[number] = max(positions[number], header.base_offset + header.offsets_count)
+        for number, end in _offsets(cluster, topic, tuple(positions), LATEST).items():
+            if end > positions[number]:
                 brought = True
-                if printer.is_done:
+                if _print_range(cluster, Range(topic, number, positions[number], end), printer):
                     return
+                positions[number] = end
         printer.flush()
         if not brought:
             sleep(PAUSE_S)
+
+
+def _print_range(cluster: Cluster, span: Range, printer: Printer) -> bool:
+    """Whether enough was printed by now."""
+    for batch in batches_between(cluster, span, missing_is_error=False, committed=True):
+        _print_batch(printer, span, batch)
+        if printer.is_done:
+            return True
+    return False
 
 
 def _print_batch(printer: Printer, span: Range, batch: memoryview) -> None:
@@ -198,6 +197,7 @@ def read_in_group(servers: str, wanted: Wanted, group: str) -> int:
             bootstrap_servers=servers,
             client_id="quorate-consume",
             enable_auto_commit=False,
+            isolation_level="read_committed",
             **consumer_settings,
         )
         stopped = asyncio.Event()
