@@ -155,3 +155,13 @@ def test_what_cannot_be_done_is_said_in_one_line(shell: Shell) -> None:
     assert shell.reads("there", "-k", ":") == [b"a:b"]
     too_large = shell("produce", "there", stdin=b"x" * 5000, expect=1)
     assert b"1 record was not written: " in too_large.stderr
+
+
+@pytest.mark.proof
+def test_a_group_goes_on_where_it_was(shell: Shell) -> None:
+    shell("topic", "create", "grouped", "--partitions", "2")
+    for lines in ([b"one", b"two", b"three"], [b"four"]):
+        shell("produce", "grouped", stdin=b"\n".join(lines) + b"\n")
+        assert sorted(shell.reads("grouped", "--group", "readers")) == sorted(lines)
+    assert shell.reads("grouped", "--group", "readers") == []
+    assert "choose one of them" in shell.is_refused("consume", "grouped", "--group", "readers", "-p", "0")
