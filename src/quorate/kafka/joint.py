@@ -130,8 +130,8 @@ async def _commanded(
     if isinstance(result, wire.Again):
         return result
     if result.verdict is not Verdict.DONE:
-        if isinstance(request, wire.Abort) and result.verdict in (Verdict.ALREADY_IN, Verdict.BAD_STATE):
-            return wire.Aborted(result.last, already_in=result.verdict is Verdict.ALREADY_IN)
+        if isinstance(request, wire.Abort) and result.verdict is Verdict.ALREADY_IN:
+            return wire.Aborted(result.last, already_in=True)
         return _refused(result)
     if isinstance(request, wire.Open):
         return wire.Opened(result.producer_id, result.epoch)

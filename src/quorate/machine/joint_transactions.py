@@ -177,8 +177,12 @@ def _lists(part: Part, attempt: Attempt) -> bool:
 
 def abort_joint(state: State, command: AbortJoint) -> Result:
     app = state.apps.get(command.app)
-    if app is None:
-        return Result(Verdict.BAD_STATE)
+    if app is None:  # An attempt may be on its way: it must find that its number was given up.
+        if is_bad_name(command.app) or is_bad_name(command.run) or command.number < 0:
+            return Result(Verdict.BAD_NAME)
+        if len(state.apps) >= PRODUCERS_COUNT_MAX:
+            return Result(Verdict.TOO_MANY)
+        app = state.apps[command.app] = App(fenced=[], aborted=[], attempts={}, run=command.run)
     if command.run in app.fenced:
         return Result(Verdict.RUN_FENCED, last=app.last)
     if command.run != app.run:

@@ -295,6 +295,14 @@ def test_a_number_that_was_given_up_is_for_the_next_run() -> None:
     assert coordinator.open(1, "run-2").verdict is Verdict.DONE
 
 
+def test_a_number_is_given_up_before_its_first_attempt_is_opened() -> None:
+    """Of a run that ends early, the abort may overtake an attempt: nobody else would end that one in time."""
+    coordinator = Coordinator()
+    assert coordinator.abort(1) is Verdict.DONE
+    assert coordinator.open(1).verdict is Verdict.NUMBER_ABORTED
+    assert coordinator.open(2).verdict is Verdict.DONE
+
+
 def test_a_batch_of_nothing_is_a_number_like_any_other() -> None:
     coordinator = Coordinator()
     assert coordinator.commit(7).verdict is Verdict.DONE
