@@ -19,10 +19,10 @@ demo: $(READY) ## a cluster, Spark counting, a leader killed, worlds of faults; 
 	$(BIN)/quorate demo
 
 test: $(READY) ## a sample of everything, in at most 15 minutes on two cores
-	$(PYTEST) -n $(JOBS) -o faulthandler_timeout=600 --durations=10
+	$(PYTEST) -n $(JOBS) -o faulthandler_timeout=600 --durations=40
 
 proof: $(READY) ## every count that was promised (long)
-	$(PYTEST) -n $(JOBS) -m proof --hypothesis-profile=proof --durations=10
+	$(PYTEST) -n $(JOBS) -m proof --hypothesis-profile=proof --durations=40
 
 verify: lint ## format, lint, types and the fast tests; changes nothing
 	$(PYTEST) -n $(JOBS) -q -m "not proof and not cluster" --ignore=tests/simulation --ignore=tests/packaging --ignore=tests/spark

@@ -321,12 +321,6 @@ def test_a_consumer_that_waits_hears_of_a_record_at_once(cluster: KafkaCluster) 
     consumer.close()
 
 
-def test_transactions_are_refused_and_do_not_hang(cluster: KafkaCluster) -> None:
-    producer = Confluent(cluster.bootstrap).producer(transactional_id="none", transaction_timeout_ms=2000)
-    with pytest.raises(KafkaException):
-        producer.init_transactions(5)
-
-
 def test_bytes_that_are_no_requests_end_their_connection_and_nothing_else(cluster: KafkaCluster) -> None:
     node = cluster.nodes[1]
     for nonsense in (

@@ -189,7 +189,7 @@ def test_a_node_whose_disk_is_lost_is_left_down_until_it_is_made_anew_and_the_ot
         make, count = re.findall("`(quorate (?:format|cluster replace) [^`]+)`", up.said())
         as_advised(make)
         up.until_said("node 3 is up, process", after="node 3 is left down: ")
-        assert "node 3 counts in 2 partitions and the metadata group" in as_advised(count)
+        assert re.search(r"node 3 counts in \d+ partitions and the metadata group", as_advised(count))
         third = up.pid(3)
         shutil.rmtree(directory / "n3")
         os.kill(third, signal.SIGKILL)

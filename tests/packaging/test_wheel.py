@@ -82,7 +82,7 @@ def test_metadata_says_what_the_package_is(metadata: Message) -> None:
     assert metadata["Version"] == quorate.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.15"}
-    assert metadata.get_all("Provides-Extra") == ["backup", "local", "spark"]
+    assert metadata.get_all("Provides-Extra") == ["backup", "lake", "local", "spark"]
     assert "Quorate" in str(metadata.get_payload()), "the wheel carries no README"
 
 

@@ -303,6 +303,8 @@ def check_batch(records: memoryview, bytes_max: int) -> batch.BatchHeader:
         raise Refused(ErrorCode.corrupt_message, str(bad)) from None
     if header.is_control:
         raise Refused(ErrorCode.invalid_record, "a control batch; clients do not write these")
+    if header.is_transactional and header.producer_id < 0:
+        raise Refused(ErrorCode.invalid_record, "a batch of a transaction, and of no producer")
     if header.record_count != header.offsets_count:
         why = f"{header.record_count} records over {header.offsets_count} offsets"
         raise Refused(ErrorCode.invalid_record, why)
