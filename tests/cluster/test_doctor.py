@@ -94,6 +94,7 @@ async def led_by(cluster: ProxiedCluster, client: Client, topic: str) -> int:
     return await cluster.leader(client, partition_of(found.id, 0))
 
 
+@pytest.mark.proof
 def test_settings_dead_nodes_and_a_lost_majority(tmp_path: Path) -> None:
     async def main() -> None:
         async with ProxiedCluster(tmp_path) as cluster, cluster.client() as client:

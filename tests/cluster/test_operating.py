@@ -171,6 +171,7 @@ def test_a_node_that_is_gone_for_good_is_forgotten(tmp_path: Path) -> None:
             person.does("topic add events --node 4")
 
 
+@pytest.mark.proof
 def test_what_cannot_be_done_is_said_in_one_line() -> None:
     with DemoCluster(keep=False) as cluster:
         cluster.start()

@@ -140,6 +140,7 @@ def test_an_interrupted_sweep_ends_at_once_and_leaves_nothing(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said"]
 
 
+@pytest.mark.proof
 def test_a_sweep_of_all_protocols_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     """Each part is whole or not there; what was done is not done again, and nothing is there twice."""
     words = ["--seeds", "0:6", "--set", "seconds=0.5", "--master", "local[2]", "--out", "worlds.parquet"]
