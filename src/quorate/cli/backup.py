@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
     from quorate.backup.manifest import Manifest
+    from quorate.backup.pace import Progress
     from quorate.backup.place import Place
 
 backup_app = typer.Typer(
@@ -106,6 +108,13 @@ def list_(place: Where, endpoint: Endpoint = "", json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+def _counting(progress: Progress, whole: int) -> Callable[[int], None]:
+    def went(count: int) -> None:
+        progress.went(count, done=progress.bytes_count + count, whole=whole)
+
+    return went
+
+
 def _manifest_or_why(place: Place, name: str) -> Manifest | str:
     from quorate.backup.errors import Damaged, NoBackup, WrongBackup
     from quorate.backup.manifest import newest
@@ -183,14 +192,8 @@ def verify(
             if isinstance(found, str):
                 wrong.append(found)
                 continue
-            progress, whole = Progress(f"verifying {each}", say.progress_line), found.size
-            wrong += problems(
-                where,
-                found,
-                lambda count, progress=progress, whole=whole: progress.went(  # type: ignore[misc]
-                    count, done=progress.bytes_count + count, whole=whole
-                ),
-            )
+            progress = Progress(f"verifying {each}", say.progress_line)
+            wrong += problems(where, found, _counting(progress, found.size))
     for line in wrong:
         say.progress_line(line)
     said = f"{len(names)} backup{'s' * (len(names) != 1)} verified: " + (
@@ -239,11 +242,7 @@ def restore(
                 f"restore what is there with --partial"
             )
         progress = Progress(f"verifying {name}", say.progress_line)
-
-        def went(count: int) -> None:
-            progress.went(count, done=progress.bytes_count + count, whole=manifest.size)
-
-        check(where, manifest, went)
+        check(where, manifest, _counting(progress, manifest.size))
         wanted = Wanted(where, manifest, servers, as_ or name, resume, replicas, bytes_per_s, is_stopped)
         work = restore_tables if manifest.kind == TABLES else restore_topic
         lines, told = work(wanted)

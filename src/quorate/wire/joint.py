@@ -6,20 +6,15 @@ Appending goes by Kafka's Produce, under the producer id of an attempt, with the
 
 from __future__ import annotations
 
-import struct
-
 import msgspec
 
-from quorate.wire.cursor import BadMessage, Buffer
+from quorate.wire.cursor import Buffer
+from quorate.wire.own import decode_body, encode_body, frame_answer, frame_request, split_answer
 
 JOINT_API = 20_010
 JOINT_VERSION = 0
 JOINT_REQUEST_BYTES_MAX = 16 << 20
 PARTS_COUNT_MAX = 100_000
-
-_HEAD = struct.Struct(">ihhi")
-_CORRELATION = struct.Struct(">ii")
-_LENGTH = struct.Struct(">h")
 
 
 # --- requests ---
@@ -146,37 +141,24 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 Answer = Opened | Committed | Aborted | Renewed | Last | Again | Fenced | Failed | Refused
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _decode_answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 def encode_request(request: Request, correlation: int, client_id: str) -> bytes:
-    name, body = client_id.encode(), _encode(request)
-    size = _HEAD.size - 4 + _LENGTH.size + len(name) + len(body)
-    head = _HEAD.pack(size, JOINT_API, JOINT_VERSION, correlation)
-    return b"".join((head, _LENGTH.pack(len(name)), name, body))
+    return frame_request(JOINT_API, JOINT_VERSION, correlation, client_id, encode_body(request))
 
 
 def decode_request(body: Buffer) -> Request:
     """Raises BadMessage."""
-    try:
-        return _decode_request.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(f"no request about joint transactions: {error}") from error
+    return decode_body(_decode_request, body, "request about joint transactions")
 
 
 def encode_answer(answer: Answer, correlation: int) -> bytes:
-    body = _encode(answer)
-    return _CORRELATION.pack(4 + len(body), correlation) + body
+    return frame_answer(encode_body(answer), correlation)
 
 
 def decode_answer(frame: Buffer) -> tuple[int, Answer]:
     """(correlation, answer), of a frame without its size; raises BadMessage."""
-    if len(frame) < 4:
-        raise BadMessage("an answer without a correlation id")
-    correlation = int.from_bytes(frame[:4], "big")
-    try:
-        return correlation, _decode_answer.decode(memoryview(frame)[4:])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(f"no answer about joint transactions: {error}") from error
+    correlation, body = split_answer(frame)
+    return correlation, decode_body(_decode_answer, body, "answer about joint transactions")

@@ -10,13 +10,13 @@ same name is another one, whose offsets and versions mean something else.
 
 from __future__ import annotations
 
-import struct
 from enum import StrEnum
 
 import msgspec
 
 from quorate.tables import TRANSACTION_BYTES_MAX, Result, Row, Table, Transaction, Values
-from quorate.wire.cursor import BadMessage, Buffer
+from quorate.wire.cursor import Buffer
+from quorate.wire.own import decode_body, encode_body, frame_answer, frame_request, split_answer
 
 TABLES_API = 20_000
 """Far from any number that Kafka uses."""
@@ -27,10 +27,6 @@ TABLES_REQUEST_BYTES_MAX = TRANSACTION_BYTES_MAX + (64 << 10)
 PAGE_ROWS_MAX = 1000
 PAGE_BYTES_MAX = 1 << 20
 """What one answer to a scan holds, at most, and always one row at least: others wait while it is looked up."""
-
-_HEAD = struct.Struct(">ihhi")
-_CORRELATION = struct.Struct(">ii")
-_LENGTH = struct.Struct(">h")
 
 
 class Consistency(StrEnum):
@@ -224,7 +220,6 @@ Answer = (
     Done | Rows | Described | Piece | Ordered | Again | Unknown | RolledBack | Refused | NoGroup | Elsewhere
 )
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _decode_answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
@@ -238,36 +233,24 @@ def within(request: Request, timeout_s: float) -> Request:
 
 def size_of(request: Request) -> int:
     """In bytes, without its head."""
-    return len(_encode(request))
+    return len(encode_body(request))
 
 
 def encode_request(request: Request, correlation: int, client_id: str) -> bytes:
-    name, body = client_id.encode(), _encode(request)
     api = TABLES_SCAN_API if isinstance(request, Scan | AskPiece) else TABLES_API
-    size = _HEAD.size - 4 + _LENGTH.size + len(name) + len(body)
-    head = _HEAD.pack(size, api, TABLES_VERSION, correlation)
-    return b"".join((head, _LENGTH.pack(len(name)), name, body))
+    return frame_request(api, TABLES_VERSION, correlation, client_id, encode_body(request))
 
 
 def decode_request(body: Buffer) -> Request:
     """Raises BadMessage."""
-    try:
-        return _decode_request.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(f"no request about tables: {error}") from error
+    return decode_body(_decode_request, body, "request about tables")
 
 
 def encode_answer(answer: Answer, correlation: int) -> bytes:
-    body = _encode(answer)
-    return _CORRELATION.pack(4 + len(body), correlation) + body
+    return frame_answer(encode_body(answer), correlation)
 
 
 def decode_answer(frame: Buffer) -> tuple[int, Answer]:
     """(correlation, answer), of a frame without its size; raises BadMessage."""
-    if len(frame) < 4:
-        raise BadMessage("an answer without a correlation id")
-    correlation = int.from_bytes(frame[:4], "big")
-    try:
-        return correlation, _decode_answer.decode(memoryview(frame)[4:])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(f"no answer about tables: {error}") from error
+    correlation, body = split_answer(frame)
+    return correlation, decode_body(_decode_answer, body, "answer about tables")
