@@ -1,0 +1,161 @@
+"""A driver that copies one topic into another, and breaks where it is told to: `test_exactly_once` runs it.
+
+What it does to itself is said in the environment, as JSON: at which step of a micro-batch (`at`), and what happens
+there (`does`). It happens once, for the first who gets there; a file remembers that.
+
+- `driver`: every process of the driver's session ends at once, its Java, Python workers and executors too.
+- `executor`: the Java of the executor that runs this task ends at once.
+- `node`: a process of the cluster, whose number is said, ends at once.
+- `late`: this attempt stands still until somebody else's has been committed, and goes on then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from quorate.spark.options import parse_options, parse_write_options
+from quorate.spark.session import local_session
+from quorate.spark.source import QuorateSource, StreamReader
+from quorate.spark.writing import StreamWriter
+
+STEPS = ("planning", "planned", "reading", "staging", "staged", "committing", "committed", "between")
+"""Of a micro-batch, in the order in which they come."""
+LATE_S = 60.0
+POLL_S = 0.02
+GIVEN: dict[str, Any] = json.loads(os.environ.get("COPYING_DRIVER", "{}"))
+"""This file is a driver's main module: Spark gives it to workers by value, and this with it."""
+
+
+def note(*words: object) -> None:
+    """One line for the test to read; short enough to be written in one piece."""
+    with Path(GIVEN["notes"]).open("a", encoding="utf-8") as notes:
+        notes.write(" ".join(map(str, words)) + "\n")
+
+
+def reached(step: str) -> None:
+    note("reached", step)
+    if GIVEN.get("at") != step:
+        return
+    try:
+        Path(GIVEN["flag"]).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    note(GIVEN["does"], step)
+    {"driver": end_driver, "executor": end_executor, "node": end_node, "late": stand_still}[GIVEN["does"]]()
+
+
+def end_driver() -> None:
+    session = os.getsid(0)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if os.getsid(int(entry.name)) == session:
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_executor() -> None:
+    """A worker's parent is Spark's daemon of workers, and that one's the executor."""
+    daemon = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
+    os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
+
+
+def end_node() -> None:
+    os.kill(GIVEN["process"], signal.SIGKILL)
+
+
+def stand_still() -> None:
+    deadline = time.monotonic() + LATE_S
+    while "reached committed" not in Path(GIVEN["notes"]).read_text(encoding="utf-8"):
+        assert time.monotonic() < deadline, "nobody else was committed"
+        time.sleep(POLL_S)
+
+
+class BreakingReader(StreamReader):
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+        latest = super().latestOffset(start, limit)
+        if latest != start:
+            reached("planning")
+        return latest
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Any]:
+        reached("planned")
+        return super().partitions(start, end)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        for batch in super().read(partition):
+            yield batch
+            reached("reading")
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark says so while it plans the next batch: this one is in its own log by then."""
+        reached("between")
+        super().commit(end)
+
+
+class BreakingWriter(StreamWriter):
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        who = f"task {context.partitionId()} attempt {context.attemptNumber()}"
+        note(who, "began")
+        try:
+            message = super().write(self._in_halves(iterator))
+        except BaseException as error:
+            note(who, "raised", type(error).__name__)
+            raise
+        reached("staged")
+        note(who, "ended")
+        return message
+
+    def _in_halves(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        for batch in iterator:
+            half = batch.num_rows // 2
+            yield batch.slice(0, half)
+            if half:
+                reached("staging")
+            yield batch.slice(half)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        reached("committing")
+        super().commit(messages, batchId)
+        reached("committed")
+
+
+class BreakingSource(QuorateSource):
+    @classmethod
+    def name(cls) -> str:
+        return "breaking"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return BreakingReader(parse_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return BreakingWriter(parse_write_options(self.options), schema)
+
+
+def main() -> None:
+    with local_session("copying", master=GIVEN["master"], settings=GIVEN["settings"]) as spark:
+        spark.dataSource.register(BreakingSource)
+        read = {"bootstrap": GIVEN["bootstrap"], "subscribe": GIVEN["source"], "columns": "key,value"}
+        frame = spark.readStream.format("breaking").options(startingOffsets="earliest", **read).load()
+        writer = frame.writeStream.format("breaking").option("bootstrap", GIVEN["bootstrap"])
+        writer = writer.option("topic", GIVEN["target"]).option("checkpointLocation", GIVEN["checkpoint"])
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""What a stream writes is in once, whoever ends in the middle of it: drivers, executors, leaders, coordinators.
+
+Each story copies one topic into another by a driver in a process of its own (`copying_driver`), and compares what
+librdkafka reads of the copy, committed only, with what was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from quorate.cli.demo_cluster import DemoCluster
+from quorate.client import Cluster
+from quorate.client.groups import FIND_VERSION
+from quorate.spark.java import find_java, java_home_for_spark
+from quorate.wire.entities import make
+from quorate.wire.messages import Api, request_class
+from tests.spark.conftest import TIMEOUT_S, Topic
+from tests.spark.copying_driver import STEPS
+from tests.spark.test_batch import numbered
+from tests.spark.test_streaming import leader_of, wait_until
+from tests.spark.test_writing import consumed
+
+pytestmark = pytest.mark.cluster
+
+MakeTopic = Callable[..., Topic]
+ROOT = Path(__file__).resolve().parents[2]
+RUN_S = 240.0
+PARTITIONS = 2
+TRANSACTION = 1
+"""The type of key, for whoever asks for a coordinator."""
+WORKERS = ("127.0.0.2", "127.0.0.3")
+"""Spark never speculates on a host that has an attempt already; addresses are hosts to it."""
+
+
+class Story:
+    def __init__(self, source: Topic, target: Topic, directory: Path) -> None:
+        self.source, self.target, self.directory = source, target, directory
+        self.notes = directory / "notes"
+        self.notes.touch()
+
+    def run(
+        self,
+        *,
+        master: str = "local[2]",
+        at: str = "",
+        does: str = "driver",
+        process: int = 0,
+        settings: dict[str, str] | None = None,
+    ) -> int:
+        """One driver until all that is there is copied, or until it dies; its exit code."""
+        given = {
+            "master": master,
+            "settings": settings or {},
+            "bootstrap": self.source.bootstrap,
+            "source": self.source.name,
+            "target": self.target.name,
+            "checkpoint": str(self.directory / "checkpoint"),
+            "notes": str(self.notes),
+            "flag": str(self.directory / "flag"),
+            "at": at,
+            "does": does,
+            "process": process,
+        }
+        environment = os.environ | {
+            "COPYING_DRIVER": json.dumps(given),
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        }
+        with (self.directory / "said").open("ab") as said:
+            driver = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.copying_driver"],
+                cwd=ROOT,
+                env=environment,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        try:
+            return driver.wait(RUN_S)
+        finally:
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
+
+    def send(self, count: int, first: int = 0) -> None:
+        """Evenly over the partitions, so that every task has something to do."""
+        self.source.send(
+            [
+                {"value": value, "partition": number % PARTITIONS}
+                for number, value in enumerate(numbered(count, first))
+            ]
+        )
+
+    def noted(self) -> str:
+        return self.notes.read_text(encoding="utf-8")
+
+    def said(self) -> str:
+        return (self.directory / "said").read_text(encoding="utf-8")[-4000:]
+
+    def expect_copied(self, count: int) -> None:
+        found = consumed(self.target, PARTITIONS)
+        assert found == numbered(count), f"{len(found)} of {count}\n{self.noted()}\n{self.said()}"
+
+
+@pytest.fixture
+def story(make_topic: MakeTopic, tmp_path: Path) -> Story:
+    return Story(make_topic(PARTITIONS), make_topic(PARTITIONS), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=() if step == "committed" else pytest.mark.proof) for step in STEPS]
+)
+def test_a_driver_that_is_killed_at_any_step_has_written_everything_once_when_it_is_back(
+    story: Story, step: str
+) -> None:
+    story.send(400)
+    if step == "between":  # Said of a batch when the next one is planned.
+        assert story.run() == 0, story.said()
+        story.send(400, 400)
+        count = 800
+    else:
+        count = 400
+    assert story.run(at=step) == -signal.SIGKILL, story.said()
+    assert f"driver {step}" in story.noted()
+    assert story.run() == 0, story.said()
+    story.expect_copied(count)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("step", ["reading", "staging", "staged"])
+def test_an_executor_that_is_killed_is_replaced_and_nothing_is_there_twice(story: Story, step: str) -> None:
+    story.send(400)
+    code = story.run(master="local-cluster[2,1,1024]", at=step, does="executor", settings=for_executors())
+    assert code == 0, story.said()
+    assert f"executor {step}" in story.noted()
+    assert re.search(r"attempt [1-9]\d* ended", story.noted()), story.noted()
+    story.expect_copied(400)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("whom", ["leader", "coordinator"])
+@pytest.mark.parametrize("step", ["staging", "committing", "committed"])
+def test_a_node_that_is_killed_in_the_middle_of_a_batch_costs_nothing(
+    story: Story, cluster: DemoCluster, whom: str, step: str
+) -> None:
+    story.send(400)
+    assert story.run() == 0, story.said()
+    story.send(400, 400)
+    node = leader_of(story.target) if whom == "leader" else coordinator_of(story)
+    assert story.run(at=step, does="node", process=cluster.node_pid(node)) == 0, story.said()
+    assert f"node {step}" in story.noted()
+    wait_until(lambda: cluster.is_back(node), "the node to be back")
+    story.expect_copied(800)
+
+
+@pytest.mark.proof
+def test_a_speculative_loser_that_writes_late_has_written_nothing(story: Story, tmp_path: Path) -> None:
+    story.send(400)
+    with standalone(tmp_path) as master:
+        code = story.run(
+            master=master,
+            at="staging",
+            does="late",
+            settings=for_executors()
+            | {
+                "spark.speculation": "true",
+                "spark.speculation.interval": "50ms",
+                "spark.speculation.quantile": "0.4",
+                "spark.speculation.multiplier": "1.1",
+                "spark.speculation.minTaskRuntime": "100ms",
+                "spark.executor.cores": "1",
+                "spark.executor.memory": "512m",
+                # Long enough for a loser to go on: usually Spark ends its worker after two seconds.
+                "spark.python.task.killTimeout": "60s",
+            },
+        )
+        assert code == 0, story.said()
+    assert "late staging" in story.noted()
+    assert re.search(r"task \d+ attempt 1 ended", story.noted()), story.noted()
+    story.expect_copied(400)
+
+
+def coordinator_of(story: Story) -> int:
+    """Whoever decides the query's transactions."""
+    metadata = json.loads((story.directory / "checkpoint" / "metadata").read_text(encoding="utf-8"))
+    wanted = {"key_type": TRANSACTION, "coordinator_keys": [f"spark-query-{metadata['id']}"]}
+    body = make(request_class(Api.FIND_COORDINATOR, FIND_VERSION), wanted)
+    with Cluster(story.target.bootstrap) as cluster:
+        answer = cluster.ask_anybody(Api.FIND_COORDINATOR, FIND_VERSION, body, monotonic() + TIMEOUT_S)
+    (found,) = answer.coordinators
+    return int(found.node_id)
+
+
+def for_executors() -> dict[str, str]:
+    return {
+        "spark.executorEnv.PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "spark.executorEnv.JAVA_HOME": str(java_home_for_spark(find_java())),
+        "spark.pyspark.python": sys.executable,
+    }
+
+
+@contextmanager
+def standalone(directory: Path) -> Iterator[str]:
+    """A master and two workers at different addresses; the master's."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "JAVA_HOME": str(java_home_for_spark(find_java())),
+        "SPARK_HOME": str(home),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_DIRS": str(directory / "local"),
+    }
+
+    def start(name: str, *words: str) -> subprocess.Popen[bytes]:
+        said = (directory / name).open("wb")
+        stack.enter_context(said)
+        process = subprocess.Popen(
+            [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{words[0]}", *words[1:]],
+            env=environment,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        stack.callback(end, process)
+        return process
+
+    def end(process: subprocess.Popen[Any]) -> None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def has(name: str, words: str) -> bool:
+        return words in (directory / name).read_text(encoding="utf-8", errors="replace")
+
+    with ExitStack() as stack:
+        start("master", "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        wait_until(lambda: has("master", "I have been elected leader"), "the master")
+        for number, host in enumerate(WORKERS):
+            place = str(directory / f"work-{number}")
+            start(
+                f"worker-{number}", "worker.Worker", "--host", host, "--webui-port", "0", "--cores", "1",
+                "--memory", "1g", "--work-dir", place, f"spark://127.0.0.1:{port}",
+            )  # fmt: skip
+        for number in range(len(WORKERS)):
+            wait_until(partial(has, f"worker-{number}", "Successfully registered"), "a worker to register")
+        yield f"spark://127.0.0.1:{port}"
