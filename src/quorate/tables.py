@@ -9,6 +9,7 @@ applied, in the order of the log, alike on every copy.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +34,13 @@ KEY_LENGTH_MAX = 1024
 """Characters or bytes of a column that is part of a key."""
 RESULTS_REMEMBERED_MAX = 100_000
 """Transactions of which a group still knows what became of them, the last ones."""
+STAGED_BYTES_MAX = 64 << 20
+"""Of all parts that a group holds until they are committed; beyond, the oldest stages are forgotten."""
+STAGED_OPERATIONS_MAX = 200_000
+"""Of all these parts together: no commit does more at once."""
+STAGED_PARTS_MAX = 1024
+PART_BYTES_MAX = 4 << 20
+"""Of one part's operations, encoded."""
 SCAN_ROWS_MAX = 10_000
 """That one scan gives."""
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
@@ -134,7 +142,36 @@ class DropTable(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
     name: str
 
 
-Operation = Insert | Replace | Update | Upsert | Delete | CreateTable | DropTable
+class Stage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
+    """Keep these operations, and do nothing: part of something larger, which is done by one `CommitStaged`.
+
+    Where a group holds too much (`STAGED_BYTES_MAX`), the stages that were begun first are forgotten.
+    """
+
+    stage: bytes
+    """Made up by whoever stages: `ID_BYTES`."""
+    part: int
+    """From 0 on."""
+    operations: bytes
+    """As `encode_part` makes them."""
+
+
+class CommitStaged(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=8):
+    """Do the operations of these stages, part after part, and forget them; refused unless every part is there."""
+
+    stages: Annotated[tuple[tuple[bytes, int], ...], msgspec.Meta(min_length=1, max_length=STAGED_PARTS_MAX)]
+    """Each with the count of its parts."""
+
+
+class DiscardStaged(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=9):
+    """Forget every stage whose name begins so."""
+
+    prefix: bytes
+
+
+RowOperation = Insert | Replace | Update | Upsert | Delete
+StageOperation = Stage | CommitStaged | DiscardStaged
+Operation = RowOperation | CreateTable | DropTable | StageOperation
 
 
 # --- conditions ---
@@ -210,6 +247,10 @@ class BadRead(Exception):
     """What was asked for cannot be looked up: there is no such table, or the key is not one of it."""
 
 
+Part = Annotated[tuple[RowOperation, ...], msgspec.Meta(max_length=OPERATIONS_COUNT_MAX)]
+_decode_part = msgspec.msgpack.Decoder(Part).decode
+
+
 # --- what can be said without the tables ---
 
 
@@ -238,6 +279,11 @@ def _why_not(transaction: Transaction) -> str | None:
     if size > TRANSACTION_BYTES_MAX:
         return f"{size:,} bytes are too many for a transaction; {TRANSACTION_BYTES_MAX:,} are the most"
     return None
+
+
+def encode_part(operations: Sequence[RowOperation]) -> bytes:
+    """What a `Stage` keeps."""
+    return msgspec.msgpack.encode(operations)
 
 
 def why_not_counts(operations: int, conditions: int) -> str | None:
@@ -283,6 +329,8 @@ def _why_not_part(part: Operation | Condition) -> str | None:
         return why_not_table(part.table)
     if isinstance(part, DropTable):
         return _why_not_name(part.name)
+    if isinstance(part, Stage | CommitStaged | DiscardStaged):
+        return why_not_staging(part) or (_why_not_part_of(part) if isinstance(part, Stage) else None)
     wrong = _why_not_name(part.table) or why_not_values(
         part.row if isinstance(part, Insert | Replace | Upsert) else part.key
     )
@@ -291,6 +339,31 @@ def _why_not_part(part: Operation | Condition) -> str | None:
     if wrong is None and isinstance(part, At):
         wrong = _why_not_value(part.version)
     return wrong
+
+
+def why_not_staging(part: StageOperation) -> str | None:
+    """What is wrong with it, but for the operations inside."""
+    if isinstance(part, DiscardStaged):
+        return None if 0 < len(part.prefix) <= ID_BYTES else f"a stage's id has {ID_BYTES} bytes"
+    stages = ((part.stage, part.part + 1),) if isinstance(part, Stage) else part.stages
+    if not all(len(stage) == ID_BYTES and 0 < count <= STAGED_PARTS_MAX for stage, count in stages):
+        return f"a stage's id has {ID_BYTES} bytes, and a stage has 1 to {STAGED_PARTS_MAX:,} parts"
+    if len(set(stages)) != len(stages):
+        return "a stage is committed once"
+    if isinstance(part, Stage) and len(part.operations) > PART_BYTES_MAX:
+        size = len(part.operations)
+        return f"{size:,} bytes are too many for a part; {PART_BYTES_MAX:,} are the most"
+    return None
+
+
+def _why_not_part_of(stage: Stage) -> str | None:
+    try:
+        operations = _decode_part(stage.operations)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return f"its operations cannot be read: {error}"
+    if not operations:
+        return "a part has at least one operation"
+    return next(filter(None, map(_why_not_part, operations)), None)
 
 
 def _why_not_changes(changes: tuple[Change, ...]) -> str | None:

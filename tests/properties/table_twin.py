@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.msgpack import decode
+
 from quorate.tables import (
     Absent,
     Add,
     Change,
     Column,
+    CommitStaged,
     Condition,
     CreateTable,
     Delete,
+    DiscardStaged,
     DropTable,
     Insert,
-    Operation,
     Replace,
+    RowOperation,
+    Stage,
+    StageOperation,
     Table,
     Transaction,
     Type,
@@ -25,6 +31,8 @@ from quorate.tables import (
     Values,
 )
 
+STAGED_MAX = 5
+"""Operations that are staged, at most."""
 TYPES: dict[Type, Any] = {
     Type.INT: int,
     Type.FLOAT: float,
@@ -45,10 +53,12 @@ class State:
     """By table and key: version and values."""
     results: list[tuple[bytes, bool, int]] = field(default_factory=list)
     """Id, whether it was done, offset; oldest first."""
+    staged: dict[tuple[bytes, int], tuple[int, tuple[RowOperation, ...]]] = field(default_factory=dict)
+    """By stage and part: offset and operations."""
 
     def copy(self) -> State:
         rows = {name: dict(rows) for name, rows in self.rows.items()}
-        return State(dict(self.tables), rows, list(self.results))
+        return State(dict(self.tables), rows, list(self.results), dict(self.staged))
 
     def result(self, id_: bytes) -> tuple[bool, int] | None:
         return next(((done, offset) for known, done, offset in self.results if known == id_), None)
@@ -64,7 +74,10 @@ def after(state: State, transaction: Transaction, offset: int, *, remembered_max
         for condition in transaction.conditions:
             check(made, condition)
         for operation in transaction.operations:
-            perform(made, operation, offset)
+            if isinstance(operation, Stage | CommitStaged | DiscardStaged):
+                perform_staging(made, operation, offset)
+            else:
+                perform(made, operation, offset)
     except No:
         made = state.copy()
         done = False
@@ -82,7 +95,34 @@ def check(state: State, condition: Condition) -> None:
         raise No
 
 
-def perform(state: State, operation: Operation, offset: int) -> None:
+def perform_staging(state: State, operation: StageOperation, offset: int) -> None:
+    if isinstance(operation, Stage):
+        key = operation.stage, operation.part
+        if key in state.staged:
+            raise No
+        state.staged[key] = offset, decode(operation.operations, type=tuple[RowOperation, ...])
+        while sum(len(operations) for _, operations in state.staged.values()) > STAGED_MAX:
+            others = [(begun, stage) for (stage, _), (begun, _) in state.staged.items() if stage != key[0]]
+            if not others:
+                raise No
+            forget(state, min(others)[1])
+    elif isinstance(operation, CommitStaged):
+        for stage, count in operation.stages:
+            for part in range(count):
+                if (stage, part) not in state.staged:
+                    raise No
+                for each in state.staged[stage, part][1]:
+                    perform(state, each, offset)
+            forget(state, stage)
+    else:
+        forget(state, operation.prefix)
+
+
+def forget(state: State, prefix: bytes) -> None:
+    state.staged = {key: kept for key, kept in state.staged.items() if not key[0].startswith(prefix)}
+
+
+def perform(state: State, operation: RowOperation | CreateTable | DropTable, offset: int) -> None:
     if isinstance(operation, CreateTable):
         if operation.table.name in state.tables:
             raise No

@@ -12,29 +12,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorate.core.entry import Header, Kind, NoOp, Rollback
-from quorate.machine import table_keys, table_snapshot
+from quorate.machine import table_keys, table_snapshot, table_stages
 from quorate.machine.table import Tables
+from quorate.machine.table_changes import Gone
 from quorate.machine.table_wire import decode, encode
 from quorate.tables import (
     Absent,
     Add,
     At,
+    BadRead,
     Column,
+    CommitStaged,
     CreateTable,
     Delete,
+    DiscardStaged,
     DropTable,
     Insert,
     Level,
     Outcome,
     Replace,
     Set,
+    Stage,
     Table,
     Transaction,
     Type,
     Update,
     Upsert,
+    encode_part,
 )
-from tests.properties.table_twin import State, after
+from quorate.wire.table_pieces import open_piece, values_of, version_of
+from tests.properties.table_twin import STAGED_MAX, State, after
 
 REMEMBERED = 4
 """So few that some are forgotten."""
@@ -98,6 +105,19 @@ operation = (
     | st.builds(CreateTable, st.sampled_from([NARROW, WIDE]))
     | st.builds(DropTable, st.sampled_from(["narrow", "wide"]))
 )
+row_operation = operations_of("narrow", narrow_row, narrow_key, narrow_change) | operations_of(
+    "wide", wide_row, wide_key, wide_change
+)
+stage = st.sampled_from([b"a" * 16, b"b" * 16])
+staging = (
+    st.builds(
+        Stage, stage, st.integers(0, 1), st.lists(row_operation, min_size=1, max_size=3).map(encode_part)
+    )
+    | st.builds(
+        CommitStaged, st.lists(st.tuples(stage, st.integers(1, 2)), min_size=1, max_size=2).map(tuple)
+    )
+    | st.builds(DiscardStaged, st.sampled_from([b"a", b"b" * 16]))
+)
 condition = (
     st.builds(Absent, st.just("narrow"), narrow_key)
     | st.builds(At, st.just("narrow"), narrow_key, st.integers(0, 20))
@@ -106,7 +126,7 @@ condition = (
 transaction = st.builds(
     Transaction,
     st.sampled_from(IDS),
-    st.lists(operation, min_size=1, max_size=3).map(tuple),
+    st.lists(operation | operation | staging, min_size=1, max_size=3).map(tuple),
     st.lists(condition, max_size=1).map(tuple),
 )
 step = (
@@ -130,12 +150,14 @@ class Entry:
 class Pair:
     """The machine, one that is only told what is settled, and the log with a state for each entry."""
 
-    tables: Tables = field(default_factory=lambda: Tables(remembered_max=REMEMBERED))
+    tables: Tables = field(default_factory=lambda: Tables(remembered_max=REMEMBERED, changes_bytes_max=2000))
     only_settled: Tables = field(default_factory=lambda: Tables(remembered_max=REMEMBERED))
     log: list[Entry] = field(default_factory=list)
     settled: int = -1
     epoch: int = 1
     snapshots: list[tuple[Iterator[bytes], list[bytes], State, int]] = field(default_factory=list)
+    moments: dict[int, State] = field(default_factory=lambda: {-1: State()})
+    """What was settled, whenever something was."""
 
     def state(self, offset: int) -> State:
         return self.log[offset].state if offset >= 0 else State()
@@ -191,6 +213,7 @@ class Pair:
                 self.tables.settle(entry.header, 0, entry.payload)
                 self.only_settled.settle(entry.header, 0, entry.payload)
         self.settled = to_offset
+        self.moments[to_offset] = self.state(to_offset)
 
     def begin(self, _: int) -> None:
         self.snapshots.append((self.tables.snapshot_pieces(), [], self.state(self.settled), self.settled))
@@ -231,6 +254,8 @@ class Pair:
         expect(self.tables, Level.LOCAL, self.state(self.head))
         expect(self.only_settled, Level.LOCAL, self.state(self.settled))
         assert self.tables.digest() == self.only_settled.digest()
+        expect_past(self.tables, self.moments, self.settled)
+        expect_past(self.only_settled, self.moments, self.settled)
 
 
 def void_in(log: list[Entry]) -> set[int]:
@@ -258,12 +283,48 @@ def expect(tables: Tables, level: Level, state: State) -> None:
         assert known == state.result(id_)
 
 
+def expect_past(tables: Tables, moments: dict[int, State], settled: int) -> None:
+    """A table as it was at any moment that is kept, and what has changed since, make what it is."""
+    for at, state in moments.items():
+        try:
+            was = read_pieces(tables.past("narrow", at))
+        except (Gone, BadRead):
+            continue  # Too long ago, or another table, or none now.
+        assert was == {key: row for (key,), row in state.rows["narrow"].items()}
+        skip, first = 0, at + 1
+        while True:
+            page, _ = tables.changes("narrow", first=first, last=settled, skip=skip, limit=1, bytes_max=1)
+            for change in page.changes:
+                if change.after is None:
+                    assert was.pop(change.key) == opened(change.before)
+                else:
+                    before = None if change.before is None else opened(change.before)
+                    assert was.get(change.key) == before
+                    was[change.key] = opened(change.after)
+            if page.resume is None:
+                break
+            first, skip = page.resume
+        now = moments[settled].rows["narrow"]
+        assert was == {key: row for (key,), row in now.items()}
+
+
+def read_pieces(pieces: Iterator[bytes]) -> dict[Any, tuple[int, tuple[Any, ...]]]:
+    rows = [opened(kept) for piece in pieces for kept in open_piece(piece).rows]
+    return {values[0]: (version, values) for version, values in rows}
+
+
+def opened(kept: bytes | None) -> tuple[int, tuple[Any, ...]]:
+    assert kept is not None
+    return version_of(kept), values_of(kept)
+
+
 @contextmanager
 def everything_small() -> Iterator[None]:
     """Chunks and pieces of a few rows, so that few rows have many of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_keys, "CHUNK_MAX", 4)
         patch.setattr("quorate.machine.table_rows.NOTED_MAX", 3)
+        patch.setattr(table_stages, "STAGED_OPERATIONS_MAX", STAGED_MAX)
         patch.setattr(table_snapshot, "PIECE_ROWS_MIN", 1)
         patch.setattr(table_snapshot, "PIECE_ROWS_MAX", 2)
         patch.setattr(table_snapshot, "PIECE_RESULTS_MAX", 2)

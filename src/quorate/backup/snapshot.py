@@ -34,7 +34,7 @@ from quorate.client.errors import OutcomeUnknown, RolledBack, SnapshotLost, Tran
 from quorate.client.tables import TableGroup
 from quorate.machine.table_rows import Rows
 from quorate.machine.table_snapshot import FORMAT as SNAPSHOT_FORMAT
-from quorate.machine.table_snapshot import Begin, End, ResultsChunk, RowsChunk, parts_of
+from quorate.machine.table_snapshot import Begin, Chunk, End, ResultsChunk, RowsChunk, StagedChunk, parts_of
 from quorate.tables import ID_BYTES, CreateTable, Operation, Replace, Table
 
 TRIES_COUNT = 5
@@ -178,6 +178,8 @@ def _rows(place: Place, manifest: Manifest, went: Went) -> Iterator[Begin | tupl
                 yield from ((tables[part.table], some) for some in _divided(part.rows))
             elif isinstance(part, ResultsChunk):
                 results_count += len(part.results)
+            elif isinstance(part, StagedChunk):
+                rows_count += len(part.parts)  # Whoever staged them commits them there, or begins anew.
             else:
                 end = part
     if end != End(rows_count, results_count):
@@ -198,7 +200,7 @@ def _divided(rows: list[bytes]) -> Iterator[list[bytes]]:
         yield some
 
 
-def _parts(content: bytes, where: str) -> Iterator[Begin | RowsChunk | ResultsChunk | End]:
+def _parts(content: bytes, where: str) -> Iterator[Chunk]:
     try:
         yield from parts_of(content)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -12,6 +12,7 @@ from quorate.client.cluster import EARLIEST, LATEST, Cluster, Fetched, Partition
 from quorate.client.errors import (
     AttemptOver,
     BadAnswer,
+    ChangesGone,
     ClientError,
     CommitFailed,
     GroupReplaced,
@@ -45,6 +46,7 @@ __all__ = [
     "Attempt",
     "AttemptOver",
     "BadAnswer",
+    "ChangesGone",
     "ClientError",
     "Cluster",
     "CommitFailed",

@@ -104,6 +104,17 @@ class SnapshotLost(ClientError):
         super().__init__(f"node {node} has lost the snapshot of {group!r} that was being read; begin again")
 
 
+class ChangesGone(ClientError):
+    """What a table was, or what has changed in it, is too long ago: no copy keeps it any more."""
+
+    def __init__(self, group: str, table: str, first: int, kept_from: int) -> None:
+        super().__init__(
+            f"changes of {group}/{table} are wanted from offset {first} on, and are kept from {kept_from} on: what "
+            f"lies between is gone; begin with a snapshot, under a new checkpoint"
+        )
+        self.kept_from = kept_from
+
+
 class TransactionRefused(ClientError):
     """A transaction was settled and changed nothing: the tables say why."""
 

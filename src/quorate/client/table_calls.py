@@ -60,6 +60,7 @@ _EXPECTED: dict[type, type] = {
     wire.Scan: wire.Rows,
     wire.AskTables: wire.Described,
     wire.AskPiece: wire.Piece,
+    wire.AskChanges: wire.Changes,
     wire.Promote: wire.Ordered,
     wire.Demote: wire.Ordered,
 }

@@ -111,12 +111,36 @@ class Session:
         request = wire.AskTables(self.group, consistency, self._from(consistency), group_id=self._group_id)
         return self._call(request, judge, node=_at(node, consistency))
 
-    def piece(self, snapshot: bytes, number: int, node: int) -> Call[wire.Piece]:
+    def piece(
+        self,
+        snapshot: bytes,
+        number: int,
+        node: int,
+        *,
+        table: str = "",
+        at: int = -1,
+        after: Values | None = None,
+    ) -> Call[wire.Piece]:
         def judge(piece: wire.Piece) -> wire.Piece:
             return piece
 
-        offset = self._from(Consistency.COMMITTED)
-        request = wire.AskPiece(self.group, snapshot, number, offset=offset, group_id=self._group_id)
+        request = wire.AskPiece(
+            self.group,
+            snapshot,
+            number,
+            offset=max(at, self._from(Consistency.COMMITTED)),
+            group_id=self._group_id,
+            table=table,
+            at=at,
+            after=after,
+        )
+        return self._call(request, judge, node=node)
+
+    def changes(self, table: str, *, first: int, last: int, skip: int, node: int) -> Call[wire.Changes]:
+        def judge(changes: wire.Changes) -> wire.Changes:
+            return changes
+
+        request = wire.AskChanges(self.group, table, first, last, skip, offset=last, group_id=self._group_id)
         return self._call(request, judge, node=node)
 
     def promote(self, node: int, *, roll_back: bool) -> Call[int]:

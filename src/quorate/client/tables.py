@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from quorate.client import admin
 from quorate.client.cluster import Cluster, in_words
 from quorate.client.connection import Connection
-from quorate.client.errors import SnapshotLost
+from quorate.client.errors import ChangesGone, SnapshotLost
 from quorate.client.looking_around import METADATA_VERSION, question, seen_in
 from quorate.client.security import Security
 from quorate.client.table_calls import Address, Call, Step, new_id
@@ -77,6 +77,10 @@ class TableGroup:
     @property
     def group(self) -> str:
         return self._session.group
+
+    def expect(self, group_id: bytes) -> None:
+        """From now on, whatever else bears its name is not this group: calls raise GroupReplaced."""
+        self._session.nodes.group_ids[self.group] = group_id
 
     @property
     def offset(self) -> int:
@@ -140,19 +144,51 @@ class TableGroup:
         """Its tables, its protocol, who leads and who has copies."""
         return self._ask(self._session.describe(Consistency(consistency), node))
 
-    def snapshot(self, node: int) -> Iterator[bytes]:
+    def snapshot(
+        self, node: int, *, table: str = "", at: int = -1, after: Values | None = None
+    ) -> Iterator[bytes]:
         """Everything that is settled on that node when the first piece is taken, all of one moment.
 
-        Raises SnapshotLost where the node has forgotten it half-way: begin again.
+        Or of one table alone, also as it was when the offset `at` was settled, and only what is behind a key.
+        Raises SnapshotLost where the node has forgotten it half-way: begin again; and ChangesGone where it is too
+        long ago.
         """
         id_ = new_id()
         for number in count():
-            piece = self._ask(self._session.piece(id_, number, node))
+            piece = self._ask(self._session.piece(id_, number, node, table=table, at=at, after=after))
+            if piece.kept_from >= 0:
+                raise ChangesGone(self.group, table, at + 1, piece.kept_from)
             if piece.is_lost:
                 raise SnapshotLost(self.group, node)
             yield piece.content
             if piece.is_last:
                 return
+
+    def changes(self, table: str, *, first: int, last: int) -> Iterator[tuple[wire.Change, ...]]:
+        """What settled entries from `first` to `last` have changed in that table, in order, some at a time.
+
+        The leader is asked, and where it does not keep them any more, the other copies. Raises ChangesGone.
+        """
+        node, skip = 0, 0
+        others: list[int] | None = None
+        while True:
+            page = self._ask(self._session.changes(table, first=first, last=last, skip=skip, node=node))
+            if page.kept_from > first:
+                if others is None:
+                    others = list(self.describe().copies)
+                if not others:
+                    raise ChangesGone(self.group, table, first, page.kept_from)
+                node = others.pop(0)
+                continue
+            if page.changes:
+                yield page.changes
+            if page.next is None:
+                return
+            first, skip = page.next
+
+    def kept_from(self, table: str) -> int:
+        """The first offset from which on whoever leads has all changes of that table."""
+        return self._ask(self._session.changes(table, first=-1, last=-1, skip=0, node=0)).kept_from
 
     def promote(self, node: int, *, roll_back: bool = False) -> int:
         """Let that node lead (`confirm`); who leads now."""

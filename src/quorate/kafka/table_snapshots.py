@@ -11,6 +11,7 @@ from collections.abc import Generator
 
 from quorate.core.entry import Partition
 from quorate.machine.table import Tables
+from quorate.machine.table_changes import Gone
 from quorate.tables import ID_BYTES, BadRead, Level
 from quorate.wire.tables import AskPiece, Piece
 
@@ -70,7 +71,10 @@ class Snapshots:
             self._make_room()
             if len(self._open) >= OPEN_COUNT_MAX:
                 raise BadRead(f"{OPEN_COUNT_MAX} snapshots are being read here already; try again later")
-            found = self._open[which] = Open(tables.snapshot_pieces())
+            try:
+                found = self._open[which] = Open(_pieces(asked, tables))
+            except Gone as gone:
+                return Piece(b"", kept_from=gone.first)
         if found is None or asked.number not in (found.number, found.number + 1):
             return Piece(b"", is_lost=True)
         if asked.number > found.number:
@@ -93,3 +97,9 @@ class Snapshots:
 
     def forget(self, which: Which) -> None:
         self._open.pop(which).close()
+
+
+def _pieces(asked: AskPiece, tables: Tables) -> Generator[bytes, None, None]:
+    if not asked.table:
+        return tables.snapshot_pieces()
+    return tables.past(asked.table, asked.at if asked.at >= 0 else None, asked.after)

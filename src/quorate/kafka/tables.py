@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from time import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,19 +22,32 @@ from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import partition_of
 from quorate.host.querying import Consistency
 from quorate.kafka.call import Call
+from quorate.machine.cluster import STAGING_LEVEL
 from quorate.machine.metadata import Topic
 from quorate.machine.table import Tables
+from quorate.machine.table_changes import Gone
 from quorate.machine.table_wire import encode
-from quorate.tables import Level, why_not
+from quorate.tables import CommitStaged, DiscardStaged, Level, Stage, why_not
 from quorate.wire import tables as wire
 from quorate.wire.cursor import BadMessage
-from quorate.wire.tables import PAGE_BYTES_MAX, PAGE_ROWS_MAX, TABLES_REQUEST_BYTES_MAX, TABLES_SCAN_API
+from quorate.wire.tables import (
+    CHANGES_PAGE_MAX,
+    PAGE_BYTES_MAX,
+    PAGE_ROWS_MAX,
+    TABLES_REQUEST_BYTES_MAX,
+    TABLES_SCAN_API,
+)
 
 if TYPE_CHECKING:
     from quorate.kafka.broker import Broker
 
 TIMEOUT_MS_MAX = 5 * 60_000
 AGAIN = (Outcome.NOT_LEADER, Outcome.BUSY, Outcome.FULL, Outcome.TIMED_OUT)
+STAGING = (Stage, CommitStaged, DiscardStaged)
+TOO_EARLY = (
+    f"staging needs feature level {STAGING_LEVEL}, and the cluster is at {{level}}; when every node runs a version "
+    f"that knows it, `quorate cluster alter --feature-level {STAGING_LEVEL}`"
+)
 ONLY_CONFIRM = "copies of {name!r} agree by {how}: only `confirm` has promote and demote"
 NOBODY_KNOWS = "there may be no group of tables {name!r}: nobody leads the metadata group"
 
@@ -47,8 +61,10 @@ def handle(broker: Broker, call: Call) -> None:
         _say(call, wire.Refused(f"{len(body):,} bytes are too many for a request about tables; {most}"))
         return
     request = wire.decode_request(body)
-    if isinstance(request, wire.Scan | wire.AskPiece) != (call.head.api == TABLES_SCAN_API):
-        raise BadMessage(f"scans and snapshots, and nothing else, are asked for with api {TABLES_SCAN_API}")
+    if isinstance(request, wire.LARGE) != (call.head.api == TABLES_SCAN_API):
+        raise BadMessage(
+            f"scans, snapshots and changes, and nothing else, are asked for with api {TABLES_SCAN_API}"
+        )
     topic = broker.node.metadata.image.topics.get(request.group)
     if topic is None or request.group_id not in (b"", topic.id):
         call.door.run(_look_again(broker, call, request))
@@ -133,8 +149,15 @@ class Asked:
         if wrong is not None:
             self._answer(wire.Refused(wrong))
             return
+        level = self._broker.node.metadata.image.cluster.level
+        if level < STAGING_LEVEL and any(
+            isinstance(each, STAGING) for each in request.transaction.operations
+        ):
+            self._answer(wire.Refused(TOO_EARLY.format(level=level)))
+            return
         settled = partial(self._settled, request.transaction.id)
-        self._broker.node.propose(self._partition, [encode(request.transaction)], settled)
+        payload = encode(request.transaction, round(time() * 1000))
+        self._broker.node.propose(self._partition, [payload], settled)
 
     def _settled(self, id_: bytes, reply: Reply) -> None:
         if self._call.buffers is not None:
@@ -162,7 +185,10 @@ class Asked:
 
     # --- reading ---
 
-    def _read(self, request: wire.Get | wire.Scan | wire.AskResult | wire.AskTables | wire.AskPiece) -> None:
+    def _read(
+        self,
+        request: wire.Get | wire.Scan | wire.AskResult | wire.AskTables | wire.AskPiece | wire.AskChanges,
+    ) -> None:
         topic = self._topic
 
         def looked(reply: Reply, found: Any) -> None:
@@ -175,7 +201,7 @@ class Asked:
                     found, topic.replication, leader, epoch, copies, reply.offset, topic.id
                 )
                 self._answer(described)
-            elif isinstance(request, wire.AskPiece):
+            elif isinstance(request, wire.AskPiece | wire.AskChanges):
                 self._answer(msgspec.structs.replace(found, group_id=topic.id))
             elif isinstance(request, wire.AskResult):
                 self._answer(wire.Done(found, group_id=topic.id))
@@ -229,7 +255,7 @@ def _copies(topic: Topic) -> tuple[int, ...]:
 
 
 def _look(
-    request: wire.Get | wire.Scan | wire.AskResult | wire.AskTables,
+    request: wire.Get | wire.Scan | wire.AskResult | wire.AskTables | wire.AskChanges,
 ) -> Callable[[Tables, Level], Any]:
     if isinstance(request, wire.Get):
         table, key = request.table, request.key
@@ -249,10 +275,29 @@ def _look(
             )
 
         return scan
+    if isinstance(request, wire.AskChanges):
+        return partial(_changes, request)
     if isinstance(request, wire.AskResult):
         id_ = request.id
         return lambda tables, level: tables.result(id_, level)
     return lambda tables, level: tables.tables(level)
+
+
+def _changes(request: wire.AskChanges, tables: Tables, _: Level) -> wire.Changes:
+    """Settled ones only, at whatever level they are asked for."""
+    try:
+        page, kept_from = tables.changes(
+            request.table,
+            first=request.first,
+            last=request.last,
+            skip=max(request.skip, 0),
+            limit=CHANGES_PAGE_MAX,
+            bytes_max=PAGE_BYTES_MAX,
+        )
+    except Gone as gone:
+        return wire.Changes((), gone.first)
+    found = tuple(wire.Change(each.offset, each.timestamp, each.before, each.after) for each in page.changes)
+    return wire.Changes(found, kept_from, page.resume)
 
 
 def _not_done(reply: Reply) -> wire.Answer:

@@ -20,10 +20,13 @@ LEVELS: dict[int, str] = {
         "topics of coordinated, isr and confirm, tables, altered topics, added partitions, retention, users, "
         "settings of the cluster, homes"
     ),
-    3: "topics whose copies come to agree in another way, key compaction",
+    3: "topics whose copies come to agree in another way, key compaction, staged transactions of tables",
 }
 KNOWN_LEVEL = max(LEVELS)
 """What this code knows."""
+
+STAGING_LEVEL = 3
+"""Of the operations of tables that stage: entries of a group's own log, and no commands."""
 
 COMMAND_LEVELS: dict[str, int] = {
     "register node": 1,

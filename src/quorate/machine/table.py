@@ -21,10 +21,11 @@ import msgspec
 from quorate.batch import Buffer
 from quorate.core.entry import Header, Kind, Rollback
 from quorate.machine import table_operations, table_snapshot
+from quorate.machine.table_changes import CHANGES_BYTES_MAX, Changes, Page
 from quorate.machine.table_keys import Key
 from quorate.machine.table_memory import Memory, Remembered
 from quorate.machine.table_operations import Catalogue, Refused, perform
-from quorate.machine.table_rows import UNFIT, Box, Changed, Rows
+from quorate.machine.table_rows import UNFIT, Changed, Rows
 from quorate.machine.table_wire import RawTransaction, decode_value, value_of
 from quorate.tables import (
     RESULTS_REMEMBERED_MAX,
@@ -59,10 +60,26 @@ class Unsettled(msgspec.Struct, gc=False):
 
 
 class Tables:
-    __slots__ = ("_catalogue", "_memory", "_remembered_max", "_unsettled", "appended", "settled")
+    __slots__ = (
+        "_catalogue",
+        "_changes",
+        "_changes_bytes_max",
+        "_memory",
+        "_remembered_max",
+        "_unsettled",
+        "appended",
+        "settled",
+    )
 
-    def __init__(self, *, remembered_max: int = RESULTS_REMEMBERED_MAX) -> None:
-        self._catalogue: Catalogue = Box()
+    def __init__(
+        self,
+        *,
+        remembered_max: int = RESULTS_REMEMBERED_MAX,
+        changes_bytes_max: int = CHANGES_BYTES_MAX,
+    ) -> None:
+        self._catalogue = Catalogue()
+        self._changes = Changes(changes_bytes_max)
+        self._changes_bytes_max = changes_bytes_max
         self._memory = Memory(remembered_max)
         self._remembered_max = remembered_max
         self._unsettled: deque[Unsettled] = deque()
@@ -117,12 +134,15 @@ class Tables:
             assert entry.offset == offset, "what was appended is settled"
             assert entry.epoch == header.epoch, "what was appended is settled"
             assert not entry.is_taken_back, "nothing that was rolled back is settled"
-            for changed in entry.changes:
+            changes = entry.changes
+            for changed in changes:
                 changed[0].settle(changed)
+            if changes:
+                self._changes.add(offset, payload, changes)
             if entry.remembered is not None:
                 self._memory.settle(entry.remembered)
         elif header.kind == RECORDS:
-            self._settle_at_once(offset, decode_value(_value(header, payload)))
+            self._settle_at_once(offset, decode_value(_value(header, payload)), payload)
         self.settled = offset + header.count - 1
         if not unsettled:
             self.appended = self.settled
@@ -188,6 +208,34 @@ class Tables:
             left_bytes -= len(kept)
         return found, None
 
+    def changes(
+        self, table: str, *, first: int, last: int, skip: int, limit: int, bytes_max: int
+    ) -> tuple[Page, int]:
+        """What settled entries from `first` to `last` have changed there, a page of it, and from which offset on
+        changes are kept; raises BadRead, and Gone where that is above `first`.
+
+        `skip`: so many changes of the entry at `first` were seen.
+        """
+        self._rows(table, Level.COMMITTED)
+        last = min(last, self.settled)
+        page = self._changes.page(table, first=first, last=last, skip=skip, limit=limit, bytes_max=bytes_max)
+        return page, self._changes.first
+
+    def past(
+        self, table: str, at: int | None = None, after: Values | None = None
+    ) -> Generator[bytes, None, None]:
+        """A snapshot of that table alone, as it was when `at` was settled (None: now), behind the key `after`.
+
+        Raises BadRead, and Gone where changes behind `at` are not all kept.
+        """
+        rows = self._rows(table, Level.COMMITTED)
+        at = self.settled if at is None else at
+        if at > self.settled:
+            raise BadRead(f"offset {at} is not settled here yet")
+        behind = None if after is None else _key(rows, after)
+        made = table_snapshot.past_pieces(at, rows, self._changes.past(table, at), behind)
+        return _with(next(made), made)
+
     def result(self, id_: bytes, level: Level = Level.COMMITTED) -> Result | None:
         """What became of a transaction; None: nothing is known of it at that level, or no longer."""
         return self._memory.result(id_, level)
@@ -203,6 +251,8 @@ class Tables:
             digest = crc32(_encode(rows.table), digest)
             for kept in rows.scan(None, None, level):
                 digest = crc32(kept, digest)
+        for part in self._catalogue.staged.scan(None, None, level):
+            digest = crc32(part, digest)
         return digest
 
     def __str__(self) -> str:
@@ -216,6 +266,7 @@ class Tables:
             self.settled,
             list(self._catalogue.scan(None, None, Level.COMMITTED)),
             self._memory.settled(),
+            self._catalogue.staged,
         )
         return _with(next(made), made)
 
@@ -225,11 +276,13 @@ class Tables:
     def restore(self, data: bytes) -> None:
         """Be as if everything up to that snapshot had been settled here, and nothing was appended."""
         contents = table_snapshot.read(data)
-        self._catalogue = Box()
+        self._catalogue = Catalogue()
+        self._catalogue.staged.fill(dict(sorted(contents.staged.items())))
         self._catalogue.fill({rows.table.name: rows for rows in contents.tables})
         self._memory = Memory(self._remembered_max, contents.results)
         self._unsettled.clear()
         self.settled = self.appended = contents.settled
+        self._changes = Changes(self._changes_bytes_max, contents.settled + 1)
 
     # --- applying ---
 
@@ -248,7 +301,7 @@ class Tables:
         entry.remembered = remembered
         self._memory.add(remembered)
 
-    def _settle_at_once(self, offset: int, transaction: RawTransaction) -> None:
+    def _settle_at_once(self, offset: int, transaction: RawTransaction, payload: Buffer) -> None:
         if self._memory.knows(transaction.id):
             return
         changes: list[Changed] = []
@@ -259,6 +312,8 @@ class Tables:
             why = _reverted(changes, refused)
         for changed in changes:
             changed[0].stand(changed)
+        if changes:
+            self._changes.add(offset, payload, changes)
         self._memory.settle_at_once(transaction.id, offset, why)
 
     def _take_back(self, entry: Unsettled) -> None:

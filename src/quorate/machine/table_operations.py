@@ -14,6 +14,7 @@ import msgspec
 
 from quorate.machine.table_keys import Key
 from quorate.machine.table_rows import UNFIT, VERSION_BYTES, Box, Changed, Rows, version_of
+from quorate.machine.table_stages import Staged, fits, made_part, operations_of, overdue
 from quorate.machine.table_wire import (
     RawAbsent,
     RawAdd,
@@ -25,6 +26,7 @@ from quorate.machine.table_wire import (
     RawTransaction,
     RawUpdate,
     RawUpsert,
+    decode_part,
 )
 from quorate.tables import (
     CHANGES_COUNT_MAX,
@@ -32,18 +34,32 @@ from quorate.tables import (
     INT_MIN,
     NAME_CHARACTERS_MAX,
     ROW_BYTES_MAX,
+    STAGED_BYTES_MAX,
+    STAGED_OPERATIONS_MAX,
     TABLES_COUNT_MAX,
+    CommitStaged,
     CreateTable,
+    DiscardStaged,
     DropTable,
+    Stage,
     Type,
     Value,
     Values,
     why_not_counts,
+    why_not_staging,
     why_not_table,
 )
 
-Catalogue = Box[Rows]
-"""Tables by name."""
+
+class Catalogue(Box[Rows]):
+    """Tables by name; and what is staged, by stage and part."""
+
+    __slots__ = ("staged",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.staged: Staged = Box()
+
 
 KEY_SHOWN_CHARACTERS = 80
 
@@ -64,7 +80,7 @@ def perform(catalogue: Catalogue, transaction: RawTransaction, offset: int, chan
 
 def is_synchronous(catalogue: Catalogue, transaction: RawTransaction) -> bool:
     for operation in transaction.operations:
-        if isinstance(operation, CreateTable | DropTable):
+        if isinstance(operation, CreateTable | DropTable | Stage | CommitStaged | DiscardStaged):
             return True
         table = catalogue.rows.get(operation.table)
         # One that is not there may be about to be created by what was proposed before this, and not applied yet.
@@ -164,6 +180,60 @@ def _drop(catalogue: Catalogue, operation: DropTable, _: bytes, changes: list[Ch
     changes.append(catalogue.change(operation.name, None))
 
 
+# --- staging ---
+
+
+def _stage(catalogue: Catalogue, operation: Stage, version: bytes, changes: list[Changed]) -> None:
+    wrong = why_not_staging(operation)
+    if wrong is not None:
+        raise Refused(wrong)
+    try:
+        count = len(decode_part(operation.operations))
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    key = operation.stage, operation.part
+    staged = catalogue.staged
+    if key in staged.rows:
+        raise Refused(f"part {operation.part} of stage {operation.stage.hex()} is there already")
+    changes.append(staged.change(key, made_part(version, count, operation.operations)))
+    for stage in overdue(staged, operation.stage):
+        _forget(staged, stage, changes)
+    if not fits(staged):
+        raise Refused(
+            f"stage {operation.stage.hex()} is too large: {STAGED_OPERATIONS_MAX:,} operations and "
+            f"{STAGED_BYTES_MAX:,} bytes are the most; write less at once"
+        )
+
+
+def _commit_staged(
+    catalogue: Catalogue, operation: CommitStaged, version: bytes, changes: list[Changed]
+) -> None:
+    wrong = why_not_staging(operation)
+    if wrong is not None:
+        raise Refused(wrong)
+    staged = catalogue.staged
+    for stage, count in operation.stages:
+        for part in range(count):
+            kept = staged.rows.get((stage, part))
+            if kept is None:
+                raise Refused(f"part {part} of stage {stage.hex()} is gone, or was never there")
+            for each in decode_part(operations_of(kept)):
+                OPERATIONS[type(each)](catalogue, each, version, changes)
+        _forget(staged, stage, changes)
+
+
+def _discard_staged(catalogue: Catalogue, operation: DiscardStaged, _: bytes, changes: list[Changed]) -> None:
+    wrong = why_not_staging(operation)
+    if wrong is not None:
+        raise Refused(wrong)
+    _forget(catalogue.staged, operation.prefix, changes)
+
+
+def _forget(staged: Staged, prefix: bytes, changes: list[Changed]) -> None:
+    going = sorted(key for key in staged.rows if key[0].startswith(prefix))
+    changes.extend(staged.change(key, None) for key in going)
+
+
 OPERATIONS: dict[type, Any] = {
     RawInsert: _insert,
     RawReplace: _replace,
@@ -172,6 +242,9 @@ OPERATIONS: dict[type, Any] = {
     RawDelete: _delete,
     CreateTable: _create,
     DropTable: _drop,
+    Stage: _stage,
+    CommitStaged: _commit_staged,
+    DiscardStaged: _discard_staged,
 }
 """By the type of the operation, which is the type of the function's second argument."""
 

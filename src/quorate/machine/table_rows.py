@@ -192,6 +192,13 @@ class Box(Generic[Kept]):
                 found.append(kept)
         return found
 
+    def rewind(self, frozen: Frozen[Kept], was: dict[Key, Kept | None], behind: Key | None) -> None:
+        """That snapshot, which has just begun, is of an earlier moment, and of what is behind that key."""
+        frozen.behind = behind
+        frozen.rows = {key: kept for key, kept in was.items() if behind is None or key > behind}
+        for key in frozen.rows:
+            self._note(key)
+
     def thaw(self, frozen: Frozen[Kept]) -> None:
         """That snapshot is done with, or given up."""
         self.frozen = [other for other in self.frozen if other is not frozen]

@@ -5,7 +5,7 @@ changing in between: whatever settles meanwhile leaves the row as it was to the 
 unsettled is ever in it, so a ROLLBACK is none of its business (TT-29, TT-30).
 
 Format: msgpack objects, each behind its length in four bytes. First a `Begin`, then chunks of rows, table by table
-in the order of their names and keys; chunks of results; at last an `End`.
+in the order of their names and keys; chunks of results; parts that are staged, if there are any; at last an `End`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from quorate.machine.table_keys import Key
 from quorate.machine.table_memory import Known
 from quorate.machine.table_rows import Frozen, Rows
-from quorate.tables import Table
+from quorate.machine.table_stages import Staged, StageKey
+from quorate.tables import Level, Table
 
 FORMAT = 1
 LENGTH_BYTES = 4
@@ -48,8 +50,16 @@ class ResultsChunk(msgspec.Struct, frozen=True, tag=2, array_like=True):
     results: list[Known]
 
 
+class StagedChunk(msgspec.Struct, frozen=True, tag=4, array_like=True):
+    """Parts that wait for their commit. Only where somebody stages: older versions do not know them."""
+
+    parts: list[tuple[bytes, int, bytes]]
+    """Stage, number, and the part as it is kept."""
+
+
 class End(msgspec.Struct, frozen=True, tag=3, array_like=True):
     rows: int
+    """And staged parts."""
     results: int
 
 
@@ -58,12 +68,16 @@ class DamagedSnapshot(Exception):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Begin | RowsChunk | ResultsChunk | End).decode
+Chunk = Begin | RowsChunk | ResultsChunk | StagedChunk | End
+_decode = msgspec.msgpack.Decoder(Chunk).decode
 
 
-def pieces(settled: int, tables: list[Rows], results: Iterator[Known]) -> Generator[bytes, None, None]:
+def pieces(
+    settled: int, tables: list[Rows], results: Iterator[Known], staged: Staged | None = None
+) -> Generator[bytes, None, None]:
     """`tables`: the settled ones in the order of their names. The first piece must be taken at once."""
     open_tables = [(table, table.freeze()) for table in tables]
+    parts = _staged(staged)
     try:
         yield _piece(Begin(FORMAT, settled, tuple(table.table for table in tables)))
         rows_count = 0
@@ -78,10 +92,39 @@ def pieces(settled: int, tables: list[Rows], results: Iterator[Known]) -> Genera
         while some := list(islice(results, PIECE_RESULTS_MAX)):
             results_count += len(some)
             yield _piece(ResultsChunk(some))
+        for stage, number, kept in parts:
+            rows_count += 1
+            yield _piece(StagedChunk([(stage, number, kept)]))
         yield _piece(End(rows_count, results_count))
     finally:
         for table, frozen in open_tables:
             table.thaw(frozen)
+
+
+def past_pieces(
+    at: int, table: Rows, was: dict[Key, bytes | None], behind: Key | None
+) -> Generator[bytes, None, None]:
+    """One table alone, as it was when that offset was settled, behind that key. The first piece at once, too."""
+    frozen = table.freeze()
+    table.rewind(frozen, was, behind)
+    try:
+        yield _piece(Begin(FORMAT, at, (table.table,)))
+        rows_count = 0
+        for piece, count in _row_pieces(0, table, frozen):
+            rows_count += count
+            yield piece
+        yield _piece(End(rows_count, 0))
+    finally:
+        table.thaw(frozen)
+
+
+def _staged(staged: Staged | None) -> list[tuple[bytes, int, bytes]]:
+    """There are few, and what is kept of each does not change: no copy is made of it."""
+    if staged is None:
+        return []
+    keys = sorted(staged.rows.keys() | staged.beneath.keys())
+    found = [(stage, number, staged.get((stage, number), Level.COMMITTED)) for stage, number in keys]
+    return [(stage, number, kept) for stage, number, kept in found if kept is not None]
 
 
 def _row_pieces(number: int, table: Rows, frozen: Frozen[bytes]) -> Iterator[tuple[bytes, int]]:
@@ -96,7 +139,7 @@ def _row_pieces(number: int, table: Rows, frozen: Frozen[bytes]) -> Iterator[tup
         count = min(PIECE_ROWS_MAX, max(1, PIECE_BYTES * len(rows) // len(piece)))
 
 
-def _piece(part: Begin | RowsChunk | ResultsChunk | End) -> bytes:
+def _piece(part: Chunk) -> bytes:
     encoded = _encode(part)
     return len(encoded).to_bytes(LENGTH_BYTES, "big") + encoded
 
@@ -105,6 +148,7 @@ class Contents(NamedTuple):
     settled: int
     tables: list[Rows]
     results: list[Known]
+    staged: dict[StageKey, bytes]
 
 
 def read(data: bytes) -> Contents:
@@ -118,17 +162,20 @@ def read(data: bytes) -> Contents:
     begin = parts[0]
     rows: list[list[bytes]] = [[] for _ in begin.tables]
     results: list[Known] = []
+    staged: dict[StageKey, bytes] = {}
     for part in parts:
         if isinstance(part, RowsChunk):
             rows[part.table] += part.rows
         elif isinstance(part, ResultsChunk):
             results += part.results
-    if parts[-1] != End(sum(map(len, rows)), len(results)):
+        elif isinstance(part, StagedChunk):
+            staged |= {(stage, number): kept for stage, number, kept in part.parts}
+    if parts[-1] != End(sum(map(len, rows)) + len(staged), len(results)):
         raise DamagedSnapshot("a snapshot of tables is not whole")
-    return Contents(begin.settled, list(map(_filled, begin.tables, rows)), results)
+    return Contents(begin.settled, list(map(_filled, begin.tables, rows)), results, staged)
 
 
-def parts_of(data: bytes) -> Iterator[Begin | RowsChunk | ResultsChunk | End]:
+def parts_of(data: bytes) -> Iterator[Chunk]:
     """Of one piece or more; raises what msgspec does."""
     view = memoryview(data)
     at = 0

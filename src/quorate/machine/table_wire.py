@@ -7,6 +7,7 @@ decoders of its own, which read and check them in one go, in C; nothing else is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -14,7 +15,17 @@ from msgspec import Raw
 
 from quorate import batch
 from quorate.batch import BATCH_MIN, Buffer
-from quorate.tables import ID_BYTES, CannotApply, CreateTable, DropTable, Transaction
+from quorate.tables import (
+    ID_BYTES,
+    OPERATIONS_COUNT_MAX,
+    CannotApply,
+    CommitStaged,
+    CreateTable,
+    DiscardStaged,
+    DropTable,
+    Stage,
+    Transaction,
+)
 
 _BEFORE_VALUE = b"\0\0\0\1"
 """Of a record as `encode` makes it, behind its length: no attributes, both deltas 0, no key."""
@@ -64,7 +75,8 @@ class RawDelete(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
     key: Raw
 
 
-RawOperation = RawInsert | RawReplace | RawUpdate | RawUpsert | RawDelete | CreateTable | DropTable
+RawRowOperation = RawInsert | RawReplace | RawUpdate | RawUpsert | RawDelete
+RawOperation = RawRowOperation | CreateTable | DropTable | Stage | CommitStaged | DiscardStaged
 
 
 class RawAbsent(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
@@ -92,6 +104,9 @@ class RawTransaction(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Transaction).decode
 _decode_raw = msgspec.msgpack.Decoder(RawTransaction).decode
+_decode_part: Callable[[Buffer], tuple[RawRowOperation, ...]] = msgspec.msgpack.Decoder(
+    Annotated[tuple[RawRowOperation, ...], msgspec.Meta(min_length=1, max_length=OPERATIONS_COUNT_MAX)]
+).decode
 
 
 def encode(transaction: Transaction, timestamp: int = batch.NO_TIMESTAMP) -> bytes:
@@ -113,6 +128,14 @@ def decode_value(value: bytes) -> RawTransaction:
         return _decode_raw(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CannotApply(f"the record is no transaction: {error}") from error
+
+
+def decode_part(operations: bytes | memoryview) -> tuple[RawRowOperation, ...]:
+    """What a part has staged; raises ValueError."""
+    try:
+        return _decode_part(operations)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError("a part's operations cannot be read") from error
 
 
 def value_of(payload: Buffer) -> bytes:

@@ -27,6 +27,7 @@ from quorate.tables import (
     Insert,
     Operation,
     Replace,
+    RowOperation,
     Set,
     Table,
     Transaction,
@@ -58,7 +59,7 @@ class Wanted(msgspec.Struct, frozen=True):
     @property
     def synchronous(self) -> bool:
         return any(
-            isinstance(operation, CreateTable | DropTable) or operation.table == ACCOUNTS
+            not isinstance(operation, RowOperation) or operation.table == ACCOUNTS
             for operation in self.operations
         )
 

@@ -152,11 +152,7 @@ class WriteOptions:
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     """Raises WrongOption."""
     options = _known(given, (*WRITE_NAMES, *OF_SPARK))
-    app, version = options.get("txnAppId") or None, options.get("txnVersion") or None
-    if (app is None) != (version is None):
-        raise WrongOption("options 'txnAppId' and 'txnVersion' belong together; give both or none")
-    if version is not None and (not (version.isascii() and version.isdigit()) or int(version) >= 1 << 62):
-        raise WrongOption(f"option 'txnVersion': {version!r} is not a whole number from 0 on")
+    app, version = _version(options)
     compression = options.get("kafka.compression.type", "").lower() or "none"
     if compression not in CODECS:
         raise WrongOption(
@@ -166,7 +162,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         bootstrap=_bootstrap(options),
         topic=options.get("topic") or None,
         app=app,
-        version=None if version is None else int(version),
+        version=version,
         transaction_timeout_s=_duration(options, "transactionTimeout", usually=TRANSACTION_S),
         codec=CODECS[compression],
         timeout_s=_seconds(options, "timeoutSeconds", usually=TIMEOUT_S),
@@ -210,6 +206,91 @@ def parse_options(given: Mapping[str, str]) -> Options:
         lake=_lake(options),
         lake_options=tuple(sorted(lake_options.items())),
     )
+
+
+TABLE_NAMES = (
+    "kafka.bootstrap.servers",
+    "bootstrap",
+    "table",
+    "readChangeFeed",
+    "startingOffsets",
+    "maxOffsetsPerTrigger",
+    "timeoutSeconds",
+    *SECURITY,
+)
+TABLE_WRITE_NAMES = (
+    "kafka.bootstrap.servers",
+    "bootstrap",
+    "table",
+    "txnAppId",
+    "txnVersion",
+    "timeoutSeconds",
+    *SECURITY,
+)
+SNAPSHOT_NAME = "snapshot"
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Of a table, read or written."""
+
+    bootstrap: str
+    group: str
+    table: str
+    timeout_s: float
+    security: Security | None = None
+    changes: bool = False
+    starting: str | int = SNAPSHOT_NAME
+    """Of its changes: `snapshot`, `earliest`, `latest`, or an offset."""
+    offsets_per_trigger_max: int | None = None
+    app: str | None = None
+    version: int | None = None
+
+
+def names_table(given: Mapping[str, str]) -> bool:
+    """Whether it is about a table, and not about topics."""
+    return any(name.lower() == "table" for name in given)
+
+
+def parse_table_options(given: Mapping[str, str], *, writes: bool) -> TableOptions:
+    """Raises WrongOption."""
+    options = _known(given, (*TABLE_WRITE_NAMES, *OF_SPARK) if writes else TABLE_NAMES)
+    group, slash, table = options.get("table", "").partition("/")
+    if not (group and slash and table) or "/" in table:
+        raise WrongOption(
+            f"option 'table': {options.get('table')!r} is not GROUP/TABLE, for example bank/accounts"
+        )
+    app, version = _version(options)
+    starting: str | int = options.get("startingOffsets", "").lower() or SNAPSHOT_NAME
+    if isinstance(starting, str) and starting.isascii() and starting.isdigit():
+        starting = int(starting)
+    if isinstance(starting, str) and starting not in (SNAPSHOT_NAME, EARLIEST_NAME, LATEST_NAME):
+        raise WrongOption(
+            f"option 'startingOffsets': {starting!r} is not {SNAPSHOT_NAME}, {EARLIEST_NAME}, {LATEST_NAME}, or "
+            f"one offset: a group of tables has one log"
+        )
+    return TableOptions(
+        bootstrap=_bootstrap(options),
+        group=group,
+        table=table,
+        timeout_s=_seconds(options, "timeoutSeconds", usually=TIMEOUT_S),
+        security=_security(options),
+        changes=_truth(options, "readChangeFeed", usually=False),
+        starting=starting,
+        offsets_per_trigger_max=_count(options, "maxOffsetsPerTrigger"),
+        app=app,
+        version=version,
+    )
+
+
+def _version(options: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """Who writes, and its how-many-eth write this is; or neither."""
+    app, version = options.get("txnAppId") or None, options.get("txnVersion") or None
+    if (app is None) != (version is None):
+        raise WrongOption("options 'txnAppId' and 'txnVersion' belong together; give both or none")
+    if version is not None and (not (version.isascii() and version.isdigit()) or int(version) >= 1 << 62):
+        raise WrongOption(f"option 'txnVersion': {version!r} is not a whole number from 0 on")
+    return app, None if version is None else int(version)
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -52,8 +52,11 @@ from quorate.spark.options import (
     LATEST_NAME,
     Options,
     Positions,
+    TableOptions,
     WrongOption,
+    names_table,
     parse_options,
+    parse_table_options,
     parse_write_options,
 )
 from quorate.spark.planning import (
@@ -67,6 +70,8 @@ from quorate.spark.planning import (
     limited,
     read_stream_offset,
 )
+from quorate.spark.table_writing import TableBatchWriter, TableStreamWriter
+from quorate.spark.tables import TableReader, TableStreamReader, check_schema, schema_of
 from quorate.spark.tiered import TieredReader
 from quorate.spark.values import BAD_VALUE, RAW, raw_schema, typed
 from quorate.spark.writing import BatchWriter, StreamWriter
@@ -107,6 +112,8 @@ class QuorateSource(DataSource):
 
     def schema(self) -> StructType | str:
         """As text where values have a schema: only Spark reads such."""
+        if names_table(self.options):
+            return schema_of(parse_table_options(self.options, writes=False))
         options = self.parsed
         if options.value_format == RAW:
             return StructType([StructField(name, TYPES[name]) for name in options.columns])
@@ -115,10 +122,14 @@ class QuorateSource(DataSource):
         return ", ".join(f"`{name}` {kind}" for name, kind in kinds.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if names_table(self.options):
+            return TableReader(self._table_options(schema), schema)
         self._check(schema)
         return TieredReader(self.parsed, schema) if self.parsed.lake else BatchReader(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if names_table(self.options):
+            return TableStreamReader(self._table_options(schema), schema)
         self._check(schema)
         if self.parsed.ending != LATEST_NAME:
             raise WrongOption("options 'ending…' are for batches; a stream has no end")
@@ -128,12 +139,21 @@ class QuorateSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise WrongOption('a topic is only appended to; write with .mode("append")')
+            raise WrongOption('rows are added, or put in by key; write with .mode("append")')
+        if names_table(self.options):
+            return TableBatchWriter(parse_table_options(self.options, writes=True), schema)
         return BatchWriter(parse_write_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """`overwrite` is said in complete mode: each batch's whole result is then appended, as by Kafka's sink."""
+        if names_table(self.options):
+            return TableStreamWriter(parse_table_options(self.options, writes=True), schema)
         return StreamWriter(parse_write_options(self.options), schema)
+
+    def _table_options(self, schema: StructType) -> TableOptions:
+        options = parse_table_options(self.options, writes=False)
+        check_schema(options, schema)
+        return options
 
     def _check(self, schema: StructType) -> None:
         options = self.parsed

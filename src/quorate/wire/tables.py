@@ -11,6 +11,7 @@ same name is another one, whose offsets and versions mean something else.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,6 +28,8 @@ TABLES_REQUEST_BYTES_MAX = TRANSACTION_BYTES_MAX + (64 << 10)
 PAGE_ROWS_MAX = 1000
 PAGE_BYTES_MAX = 1 << 20
 """What one answer to a scan holds, at most, and always one row at least: others wait while it is looked up."""
+CHANGES_PAGE_MAX = 10_000
+"""Of changes: they are not opened where they are looked up."""
 
 
 class Consistency(StrEnum):
@@ -114,6 +117,27 @@ class AskPiece(msgspec.Struct, frozen=True, tag="piece?"):
     offset: int = -1
     timeout_ms: int = 30_000
     group_id: bytes = b""
+    table: str = ""
+    """Of this one alone; empty: of everything."""
+    at: int = -1
+    """Of one table: as it was when this offset was settled; -1: when piece 0 was asked for."""
+    after: Values | None = None
+    """Of one table: only what is behind this key."""
+
+
+class AskChanges(msgspec.Struct, frozen=True, tag="changes?"):
+    """What entries from `first` to `last`, which are settled, have changed in a table; answered by `Changes`."""
+
+    group: str
+    table: str
+    first: int
+    last: int
+    skip: int = 0
+    """As the page before has said."""
+    consistency: Consistency = Consistency.COMMITTED
+    offset: int = -1
+    timeout_ms: int = 30_000
+    group_id: bytes = b""
 
 
 class Promote(msgspec.Struct, frozen=True, tag="promote"):
@@ -131,7 +155,10 @@ class Demote(msgspec.Struct, frozen=True, tag="demote"):
     group_id: bytes = b""
 
 
-Request = Execute | Get | Scan | AskResult | AskTables | AskPiece | Promote | Demote
+Request = Execute | Get | Scan | AskResult | AskTables | AskPiece | AskChanges | Promote | Demote
+
+LARGE = (Scan, AskPiece, AskChanges)
+"""What is asked for with `TABLES_SCAN_API`."""
 
 
 # --- answers ---
@@ -171,6 +198,29 @@ class Piece(msgspec.Struct, frozen=True, tag="piece"):
     is_last: bool = False
     is_lost: bool = False
     """The node knows nothing of this snapshot, any more: begin another one."""
+    group_id: bytes = b""
+    kept_from: int = -1
+    """The table cannot be shown as it was then: this copy keeps changes from this offset on. -1: it can."""
+
+
+class Change(NamedTuple):
+    offset: int
+    """Of the entry that made it."""
+    timestamp: int
+    """In milliseconds since 1970, when its transaction was taken; -1: nobody has said."""
+    before: bytes | None
+    """The row as it was: its version in eight bytes, and its values in msgpack. None: there was none."""
+    after: bytes | None
+    """Both empty, or one: the table itself was made, or dropped."""
+
+
+class Changes(msgspec.Struct, frozen=True, tag="changes"):
+    changes: tuple[Change, ...]
+    """One for each row that a transaction has changed, however often."""
+    kept_from: int
+    """This copy keeps changes from this offset on; above `first`, there are none in here."""
+    next: tuple[int, int] | None = None
+    """There may be more: the `first` and `skip` of the next page."""
     group_id: bytes = b""
 
 
@@ -217,7 +267,18 @@ class Elsewhere(msgspec.Struct, frozen=True, tag="elsewhere"):
 
 
 Answer = (
-    Done | Rows | Described | Piece | Ordered | Again | Unknown | RolledBack | Refused | NoGroup | Elsewhere
+    Done
+    | Rows
+    | Described
+    | Piece
+    | Changes
+    | Ordered
+    | Again
+    | Unknown
+    | RolledBack
+    | Refused
+    | NoGroup
+    | Elsewhere
 )
 
 _decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -237,7 +298,7 @@ def size_of(request: Request) -> int:
 
 
 def encode_request(request: Request, correlation: int, client_id: str) -> bytes:
-    api = TABLES_SCAN_API if isinstance(request, Scan | AskPiece) else TABLES_API
+    api = TABLES_SCAN_API if isinstance(request, LARGE) else TABLES_API
     return frame_request(api, TABLES_VERSION, correlation, client_id, encode_body(request))
 
 
