@@ -33,14 +33,18 @@ spark.stop()
 """
 
 
-def run(words: list[str], directory: Path) -> str:
-    environment = os.environ | {
-        "JAVA_HOME": str(java_home_for_spark(find_java())),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT / "src"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+def run(words: list[str], directory: Path, **settings: str) -> str:
+    environment = (
+        os.environ
+        | settings
+        | {
+            "JAVA_HOME": str(java_home_for_spark(find_java())),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT / "src"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+    )
     done = subprocess.run(
         words, cwd=directory, env=environment, check=False, text=True, capture_output=True, timeout=RUN_S
     )
@@ -54,16 +58,21 @@ def test_spark_connect_finds_it(make_topic: Callable[..., Topic], tmp_path: Path
     assert "rows: 6" in run([sys.executable, "-c", CONNECTED, topic.bootstrap, topic.name], tmp_path)
 
 
-def test_the_example_runs_as_a_declarative_pipeline(
+def test_the_example_runs_as_a_declarative_pipeline_twice_and_anew(
     spark: SparkSession, cluster: DemoCluster, tmp_path: Path
 ) -> None:
     events, large = Topic(cluster.bootstrap, "events", 2), Topic(cluster.bootstrap, "large", 2)
     project = tmp_path / "pipeline"
     shutil.copytree(ROOT / "examples" / "pipeline", project)
-    spec = project / "spark-pipeline.yml"
-    written = spec.read_text(encoding="utf-8").replace("127.0.0.1:9092", f'"{cluster.bootstrap}"')
-    spec.write_text(written.replace("/tmp/quorate-pipeline", str(tmp_path / "kept")), encoding="utf-8")
-    events.produce([b'{"user": "ann", "amount": %d}' % amount for amount in (50, 100, 150)])
-    said = run([str(Path(sys.executable).with_name("spark-pipelines")), "run"], project)
-    assert "Run is COMPLETED" in said
-    assert len(large.values(spark)) == 2
+    for name in ("spark-pipeline.yml", "conf/spark-defaults.conf"):
+        text = (project / name).read_text(encoding="utf-8")
+        text = text.replace("127.0.0.1:9092", f'"{cluster.bootstrap}"')
+        text = text.replace("/tmp/quorate-pipeline", str(tmp_path / "kept"))
+        (project / name).write_text(text, encoding="utf-8")
+    command = [str(Path(sys.executable).with_name("spark-pipelines")), "run"]
+    found: list[int] = []
+    for amounts, more in (((50, 100, 150), []), ((200,), []), ((), ["--full-refresh-all"])):
+        events.produce([b'{"user": "ann", "amount": %d}' % amount for amount in amounts])
+        assert "Run is COMPLETED" in run([*command, *more], project, SPARK_CONF_DIR="conf")
+        found.append(len(large.values(spark)))
+    assert found == [2, 3, 6], "the second goes on; anew, a topic gets all of it once more"

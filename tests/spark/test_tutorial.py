@@ -1,0 +1,40 @@
+"""The tutorial runs as it is written, cell by cell, against a cluster, in the Spark that is there."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from quorate.cli.demo_cluster import DemoCluster
+
+pytestmark = pytest.mark.cluster
+
+TUTORIAL = Path(__file__).resolve().parents[2] / "examples" / "tutorial" / "tutorial.py"
+CELL = "# %%"
+
+
+def cells_of(text: str) -> list[str]:
+    """Those with code; a cell begins at its mark and ends before the next one."""
+    cells = text.split(f"\n{CELL}")
+    return [cell for cell in cells[1:] if not cell.startswith(" [markdown]")]
+
+
+def test_every_cell_of_the_tutorial_runs(
+    spark: SparkSession,
+    cluster: DemoCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QUORATE_BOOTSTRAP", cluster.bootstrap)
+    monkeypatch.setattr("quorate.spark.session.local_session", lambda _: nullcontext(spark))
+    cells = cells_of(TUTORIAL.read_text(encoding="utf-8"))
+    assert len(cells) == 8
+    names: dict[str, object] = {"__name__": "tutorial"}
+    for number, cell in enumerate(cells):
+        exec(compile(cell, f"cell {number}", "exec"), names)
+    said = capsys.readouterr().out
+    assert "|hammer| 1250|" in said
+    assert "125000" in said
