@@ -90,7 +90,7 @@ sold = (
 query = (
     sold.writeStream.format("quorate")
     .options(bootstrap=BOOTSTRAP, topic="revenue", checkpointLocation=f"{scratch}/checkpoint")
-    .outputMode("update")
+    .outputMode("complete")
     .trigger(availableNow=True)
     .start()
 )

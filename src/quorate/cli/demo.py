@@ -129,25 +129,37 @@ def step(out: Console, number: int, title: str, *lines: str) -> None:
 
 def start_cluster(out: Console, cluster: DemoCluster) -> None:
     from quorate.cli.demo_cluster import NODES_COUNT
-    from quorate.cli.demo_events import COPIES_COUNT, PARTITIONS_COUNT, TOPIC, create_topic
+    from quorate.cli.demo_events import (
+        COPIES_COUNT,
+        COUNTRIES,
+        PARTITIONS_COUNT,
+        RESULTS,
+        TABLE,
+        TOPIC,
+        create_table,
+        create_topics,
+    )
 
     step(
         out,
         1,
         "A cluster",
         f"`quorate up` starts {NODES_COUNT} nodes, each a process with its own disk directory; they elect a",
-        "leader for what all must know, the metadata. Then a Kafka client asks for a topic.",
+        "leader for what all must know, the metadata. Then a Kafka client asks for topics, and each chooses how",
+        "its copies agree.",
     )
     with out.status("the nodes start"):
         seconds = cluster.start()
     pids = ", ".join(str(cluster.node_pid(node)) for node in range(1, NODES_COUNT + 1))
     out.print(f"   ✓ up in {say.duration(seconds)}: processes {pids} at {cluster.bootstrap}", soft_wrap=True)
-    with out.status("the topic is created"):
-        create_topic(cluster.bootstrap)
+    with out.status("topics and a table are created"):
+        create_topics(cluster.bootstrap)
+        create_table(cluster.bootstrap)
     out.print(
-        f"   ✓ topic {TOPIC!r}: {PARTITIONS_COUNT} partitions, {COPIES_COUNT} copies of each, "
-        "quorate.replication = raft\n"
+        f"   ✓ topic {TOPIC!r}, for events: {PARTITIONS_COUNT} partitions, {COPIES_COUNT} copies of each, raft"
     )
+    out.print(f"   ✓ topics for results: {', '.join(RESULTS.values())}")
+    out.print(f"   ✓ table {TABLE!r}: in which country each of {len(COUNTRIES)} cities lies\n")
 
 
 # ---- 2 ----
@@ -181,7 +193,8 @@ def send_and_kill(out: Console, cluster: DemoCluster, spark: SparkSession, event
         3,
         "Events, and a kill",
         f"An idempotent producer sends {events_count:,} sales, acknowledged when a majority has flushed them,",
-        "while a streaming query adds them up by city. Half-way, the leader of partition 0 gets kill -9.",
+        "while a streaming query adds them up by city and time, looks each city up in the table, and writes the",
+        "totals back, exactly once. Half-way, the leader of partition 0 gets kill -9.",
     )
     flow = Flow(cluster, spark, events_count)
     flow.run(out)
@@ -192,7 +205,12 @@ def send_and_kill(out: Console, cluster: DemoCluster, spark: SparkSession, event
 
 
 def compare(out: Console, flow: Flow) -> None:
-    step(out, 4, "Every event, counted", "What the producer was told beside what Spark found, city by city:")
+    step(
+        out,
+        4,
+        "Every event, counted",
+        "What the producer was told beside what is found in the topics of results, city by city:",
+    )
     columns = ("city", "acknowledged", "counted", "sum", "sum counted", "")
     out.print(say.table("", columns, flow.rows(), right=(1, 2, 3, 4)))
     out.print(
@@ -204,24 +222,22 @@ def compare(out: Console, flow: Flow) -> None:
 
 
 def write_back(out: Console, cluster: DemoCluster, spark: SparkSession, flow: Flow) -> bool:
-    """Results into topics of every other kind, events into a lake; whether both are what they should be."""
-    from quorate.cli.demo_lake import OTHERS, Kept, read_totals, topic_of, write_totals
+    """Results in topics of every other kind, events in a lake; whether both are what they should be."""
+    from quorate.cli.demo_lake import Kept
 
     step(
         out,
         5,
         "Results, and a lake",
-        "A topic chooses how its copies agree. The totals go into one of each other kind, and are read back;",
+        "The results went into topics of three kinds, each batch in one transaction over all of them.",
         "`quorate tier` keeps the events in a Delta table, each of them once, so that the log may forget them.",
     )
-    with out.status("the totals are written"):
-        write_totals(cluster.bootstrap, flow.counted)
     held = True
-    for protocol in OTHERS:
-        is_same = read_totals(spark, cluster.bootstrap, protocol) == flow.counted
+    for topic, found in flow.written.items():
+        is_same = found == flow.counted
         held = held and is_same
         mark = "✓" if is_same else "[bold red]✗[/bold red]"
-        out.print(f"   {mark} {topic_of(protocol)}: {len(flow.counted)} totals, read back by Spark")
+        out.print(f"   {mark} {topic}: totals of {len(found)} cities, read back by Spark")
     place = default_place(LAKE)
     shutil.rmtree(place, ignore_errors=True)
     with out.status("the events go into the lake"):

@@ -27,11 +27,11 @@ class DemoCluster:
     """Use it in a `with`: it is stopped and its data removed, unless it was asked to be kept."""
 
     def __init__(self, *, keep: bool) -> None:
-        self._scratch = Path(tempfile.mkdtemp(prefix="quorate-demo-"))
+        self.scratch = Path(tempfile.mkdtemp(prefix="quorate-demo-"))
         self._keep = keep
-        self.output = self._scratch / "up.log"
+        self.output = self.scratch / "up.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self.directory = self._scratch / "data"
+        self.directory = self.scratch / "data"
         plan = planned(nodes=NODES_COUNT, port=free_row(NODES_COUNT))
         self.port = plan.port
         self.bootstrap = plan.bootstrap()
@@ -49,7 +49,7 @@ class DemoCluster:
         if not self.is_kept:
             self._stop()
             if not self.is_evidence:
-                shutil.rmtree(self._scratch, ignore_errors=True)
+                shutil.rmtree(self.scratch, ignore_errors=True)
 
     @property
     def pid(self) -> int:

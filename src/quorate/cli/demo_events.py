@@ -16,20 +16,24 @@ if TYPE_CHECKING:
 TOPIC = "sales"
 PARTITIONS_COUNT = 6
 COPIES_COUNT = 3
-CITIES = (
-    "Bergen",
-    "Cusco",
-    "Dakar",
-    "Hanoi",
-    "Izmir",
-    "Kyoto",
-    "Lagos",
-    "Lima",
-    "Oslo",
-    "Porto",
-    "Quito",
-    "Turin",
-)
+RESULTS = {kind: f"totals-{kind}" for kind in ("coordinated", "isr", "confirm")}
+"""The events go into a topic whose copies agree by raft; their totals into one of each other kind."""
+TABLE = "shop/cities"
+COUNTRIES = {
+    "Bergen": "Norway",
+    "Cusco": "Peru",
+    "Dakar": "Senegal",
+    "Hanoi": "Vietnam",
+    "Izmir": "Türkiye",
+    "Kyoto": "Japan",
+    "Lagos": "Nigeria",
+    "Lima": "Peru",
+    "Oslo": "Norway",
+    "Porto": "Portugal",
+    "Quito": "Ecuador",
+    "Turin": "Italy",
+}
+CITIES = tuple(COUNTRIES)
 CENTS_MAX = 10_000
 CREATE_TIMEOUT_S = 30.0
 DELIVERY_TIMEOUT_S = 90.0
@@ -158,15 +162,36 @@ class Sender(Thread):
         return max((self._longest_s[number] for number in partitions), default=0.0)
 
 
-def create_topic(bootstrap: str) -> None:
+def create_topics(bootstrap: str) -> None:
+    """One for the events, and one of each other kind for what becomes of them; raises WrongUsage."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
+    wanted = [NewTopic(TOPIC, PARTITIONS_COUNT, COPIES_COUNT, config={"quorate.replication": "raft"})]
+    wanted += [
+        NewTopic(topic, 1, COPIES_COUNT, config={"quorate.replication": kind})
+        for kind, topic in RESULTS.items()
+    ]
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    config = {"quorate.replication": "raft"}
-    made = admin.create_topics([NewTopic(TOPIC, PARTITIONS_COUNT, COPIES_COUNT, config=config)])
+    for topic, made in admin.create_topics(wanted).items():
+        try:
+            made.result(CREATE_TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            raise WrongUsage(f"the topic {topic!r} was not created: {error}") from error
+
+
+def create_table(bootstrap: str) -> None:
+    """Where each city lies; raises WrongUsage."""
+    from quorate.client import ClientError, TableGroup, create_group
+    from quorate.tables import Column, CreateTable, Insert, Table, Type
+
+    group, _, name = TABLE.partition("/")
+    columns = (Column("city", Type.STR), Column("country", Type.STR))
     try:
-        made[TOPIC].result(CREATE_TIMEOUT_S)
-    except (KafkaException, TimeoutError) as error:
-        raise WrongUsage(f"the topic {TOPIC!r} was not created: {error}") from error
+        create_group(bootstrap, group, replication="confirm")
+        with TableGroup(bootstrap, group) as shop:
+            shop.execute(CreateTable(Table(name, columns, key=("city",))))
+            shop.execute(*(Insert(name, each) for each in COUNTRIES.items()))
+    except ClientError as error:
+        raise WrongUsage(f"the table {TABLE!r} was not created: {error}") from error

@@ -7,9 +7,9 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from quorate.cli import say
-from quorate.cli.demo_events import CITIES, PARTITIONS_COUNT, TOPIC, Sender, Sum
+from quorate.cli.demo_events import CITIES, PARTITIONS_COUNT, RESULTS, TOPIC, Sender, Sum
 from quorate.cli.demo_progress import Show, shown
-from quorate.cli.demo_query import QueryFailed, Totals
+from quorate.cli.demo_query import QueryFailed, Totals, read_totals
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class Flow:
 
     def __init__(self, cluster: DemoCluster, spark: SparkSession, events_count: int) -> None:
         self.sender = Sender(cluster.bootstrap, events_count, seed=SEED)
-        self.counted: dict[str, Sum] = {}
+        self.written: dict[str, dict[str, Sum]] = {}
+        """What is found in each topic of results, by city."""
         self.victim = 0
         self.led: list[int] = []
         """The partitions that the victim led."""
@@ -50,7 +51,7 @@ class Flow:
 
     def run(self, out: Console) -> None:
         """Raises WrongUsage where there is nothing to compare."""
-        totals = Totals(self._spark, self._cluster.bootstrap)
+        totals = Totals(self._spark, self._cluster.bootstrap, self._cluster.scratch / "checkpoint")
         try:
             self._began = monotonic()
             self.sender.start()
@@ -59,7 +60,11 @@ class Flow:
                 self._watch(out, totals, show)
                 self._catch_up(totals, show)
             with out.status("Spark counts what came last"):
-                self.counted = totals.finish()
+                totals.finish()
+                self.written = {
+                    topic: read_totals(self._spark, self._cluster.bootstrap, topic)
+                    for topic in RESULTS.values()
+                }
         except QueryFailed as failed:
             raise WrongUsage(f"the streaming query failed: {failed}") from failed
         finally:
@@ -155,6 +160,11 @@ class Flow:
         return f"{monotonic() - self._began:5.1f} s"
 
     # --- what came of it ---
+
+    @property
+    def counted(self) -> dict[str, Sum]:
+        """As the first topic of results has it; the others must have the same."""
+        return next(iter(self.written.values()), {})
 
     @property
     def gap_s(self) -> float:

@@ -1,4 +1,4 @@
-"""The end of the demo: results into topics of every kind, events into a lake, and an audit of the disks."""
+"""The end of the demo: events into a lake, and an audit of the disks."""
 
 from __future__ import annotations
 
@@ -7,66 +7,13 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from quorate.cli import say
-from quorate.cli.demo_events import COPIES_COUNT, CREATE_TIMEOUT_S, TOPIC, Sum
+from quorate.cli.demo_events import TOPIC, Sum
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from quorate.cli.demo_cluster import DemoCluster
-
-OTHERS = ("coordinated", "isr", "confirm")
-"""The events went into a topic whose copies agree by raft; results go into one of each other kind."""
-
-
-def topic_of(protocol: str) -> str:
-    return f"totals-{protocol}"
-
-
-def write_totals(bootstrap: str, totals: dict[str, Sum]) -> None:
-    """By an idempotent producer; raises WrongUsage where something was not acknowledged."""
-    from confluent_kafka import KafkaException, Producer
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
-
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    wanted = [
-        NewTopic(topic_of(protocol), 1, COPIES_COUNT, config={"quorate.replication": protocol})
-        for protocol in OTHERS
-    ]
-    failed: list[str] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
-    try:
-        for made in admin.create_topics(wanted).values():
-            made.result(CREATE_TIMEOUT_S)
-        for protocol in OTHERS:
-            for city, total in sorted(totals.items()):
-                producer.produce(
-                    topic_of(protocol),
-                    key=city.encode(),
-                    value=b'{"events": %d, "cents": %d}' % (total.count, total.cents),
-                    on_delivery=lambda error, _: failed.append(str(error)) if error else None,
-                )
-        left = producer.flush(CREATE_TIMEOUT_S)
-    except (KafkaException, TimeoutError) as error:
-        raise WrongUsage(f"the totals were not written: {error}") from error
-    if left or failed:
-        raise WrongUsage(f"the totals were not written: {failed[0] if failed else 'no answer in time'}")
-
-
-def read_totals(spark: SparkSession, bootstrap: str, protocol: str) -> dict[str, Sum]:
-    rows = (
-        spark.read.format("quorate")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("subscribe", topic_of(protocol))
-        .load()
-        .selectExpr(
-            "cast(key as string) city",
-            "from_json(cast(value as string), 'events long, cents long') said",
-        )
-        .collect()
-    )
-    return {row["city"]: Sum(row["said"]["events"], row["said"]["cents"]) for row in rows}
 
 
 class Kept:

@@ -1,16 +1,23 @@
-"""The demo's pipeline: a Spark streaming query that adds up the events of each city."""
+"""The demo's pipeline: events added up by city and time, each city looked up in a table, the totals written back.
+
+Totals go into topics of three kinds, by one transaction a batch: readers of what is committed find a batch in each
+of them or in none. Each batch writes all totals again; the last one of a key counts.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorate.cli.demo_events import TOPIC, Sum
+from quorate.cli.demo_events import COUNTRIES, RESULTS, TABLE, TOPIC, Sum
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-TABLE = "totals"
+WINDOW = "5 seconds"
+SAID = "city string, country string, start timestamp, events long, cents long"
 TRIGGER = "250 milliseconds"
 REASON_MAX = 500
 
@@ -22,31 +29,47 @@ class QueryFailed(Exception):
 class Totals:
     """A running query: how many rows it has read, and what it says about each city."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str) -> None:
+    def __init__(self, spark: SparkSession, bootstrap: str, checkpoint: Path) -> None:
         self._spark = spark
+        self._bootstrap = bootstrap
         self._rows_by_batch: dict[int, int] = {}
         self._seconds_by_batch: dict[int, float] = {}
+        self._query: StreamingQuery = (
+            self._totals()
+            .writeStream.outputMode("complete")
+            .format("quorate")
+            .option("bootstrap", bootstrap)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+
+    def _totals(self) -> DataFrame:
         from pyspark.sql import functions
 
         events = (
-            spark.readStream.format("quorate")
-            .option("kafka.bootstrap.servers", bootstrap)
+            self._spark.readStream.format("quorate")
+            .option("kafka.bootstrap.servers", self._bootstrap)
             .option("subscribe", TOPIC)
             .option("startingOffsets", "earliest")
+            .option("columns", "key,value,timestamp")
             .load()
-        )
-        self._query: StreamingQuery = (
-            events.selectExpr(
+            .selectExpr(
                 "cast(key as string) as city",
                 "cast(get_json_object(cast(value as string), '$.cents') as bigint) as cents",
+                "timestamp",
             )
-            .groupBy("city")
+        )
+        cities = self._spark.read.format("quorate").options(bootstrap=self._bootstrap, table=TABLE).load()
+        return (
+            events.groupBy(functions.window("timestamp", WINDOW), "city")
             .agg(functions.count("*").alias("events"), functions.sum("cents").alias("cents"))
-            .writeStream.outputMode("complete")
-            .format("memory")
-            .queryName(TABLE)
-            .trigger(processingTime=TRIGGER)
-            .start()
+            .join(functions.broadcast(cities), "city", "left")
+            .selectExpr(
+                f"explode(array({', '.join(map(repr, RESULTS.values()))})) as topic",
+                "concat(city, ' ', window.start) as key",
+                "to_json(struct(city, country, window.start as start, events, cents)) as value",
+            )
         )
 
     def look(self) -> int:
@@ -66,13 +89,8 @@ class Totals:
     def longest_batch_s(self) -> float:
         return max(self._seconds_by_batch.values(), default=0.0)
 
-    def by_city(self) -> dict[str, Sum]:
-        """As the query's last finished batch has it."""
-        rows = self._spark.table(TABLE).collect()
-        return {row["city"]: Sum(row["events"], row["cents"]) for row in rows}
-
-    def finish(self) -> dict[str, Sum]:
-        """Everything that is in the topic now, counted; raises QueryFailed."""
+    def finish(self) -> None:
+        """Until everything that is in the topic now is counted; raises QueryFailed."""
         from pyspark.errors import PySparkException
 
         try:
@@ -80,10 +98,31 @@ class Totals:
         except PySparkException as error:
             raise QueryFailed(_in_short(str(error))) from error
         self.look()
-        return self.by_city()
 
     def stop(self) -> None:
         self._query.stop()
+
+
+def read_totals(spark: SparkSession, bootstrap: str, topic: str) -> dict[str, Sum]:
+    """Of each city, over all windows; a city that lies in another country than its table says is none of ours."""
+    from pyspark.sql import functions
+
+    rows = (
+        spark.read.format("quorate")
+        .options(bootstrap=bootstrap, subscribe=topic)
+        .load()
+        .groupBy("key")
+        .agg(functions.max_by("value", "offset").alias("value"))
+        .selectExpr(f"inline(array(from_json(cast(value as string), '{SAID}')))")
+        .groupBy("city", "country")
+        .agg(functions.sum("events").alias("events"), functions.sum("cents").alias("cents"))
+        .collect()
+    )
+    return {
+        row["city"]: Sum(row["events"], row["cents"])
+        for row in rows
+        if COUNTRIES.get(row["city"]) == row["country"]
+    }
 
 
 def _in_short(text: str) -> str:
