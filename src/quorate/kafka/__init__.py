@@ -4,6 +4,7 @@
 node. See docs/KAFKA.md for what is served, and door.py for a request's way through these files.
 """
 
+import quorate.wire  # noqa: F401  # before anything here imports kio
 from quorate.kafka.broker import Broker
 from quorate.kafka.door import Door, guests
 

@@ -17,8 +17,6 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aiokafka.errors import KafkaError
-from aiokafka.record.default_records import DefaultRecordBatch
 from kio.schema.errors import ErrorCode
 
 from quorate import batch
@@ -229,7 +227,13 @@ class Listing:
 
 
 def first_record_at(payload: Buffer, time_ms: int) -> Place | None:
-    """The first record of a batch that is at or after a time. Opens the batch, compressed or not."""
+    """The first record of a batch that is at or after a time. Opens the batch, compressed or not.
+
+    Few nodes are ever asked for it, and aiokafka takes long to import: it is, in a thread, when somebody asks.
+    """
+    from aiokafka.errors import KafkaError
+    from aiokafka.record.default_records import DefaultRecordBatch
+
     try:
         for record in DefaultRecordBatch(bytes(opened(payload))):
             if record.timestamp is not None and record.timestamp >= time_ms:

@@ -4,3 +4,5 @@
 two that carry records, written by hand so that record batches stay views of the bytes they came in.
 `cursor` reads bytes of unknown origin; `entities` reads a whole message by its schema with it.
 """
+
+from quorate.wire import kio_alone as kio_alone  # before anything else imports kio
