@@ -141,7 +141,7 @@ def _proposals(page: Page, node: Node) -> None:
 def _replicas(page: Page, node: Node) -> None:
     counts: dict[tuple[str, str], int] = {}
     halted = leaderless = 0
-    unsettled_s = 0.0
+    unsettled_s = held_back_s = 0.0
     behind: dict[int, list[int]] = {}
     for replica in node.status().replicas:
         hosted = node.host.hosted[Partition(replica.partition)]
@@ -151,6 +151,8 @@ def _replicas(page: Page, node: Node) -> None:
         halted += hosted.halted is not None
         leaderless += not hosted.leader
         unsettled_s = max(unsettled_s, replica.unsettled_s)
+        if replica.held_back is not None and replica.role == "leader":
+            held_back_s = max(held_back_s, replica.held_back.age_s)
         for peer, lag in replica.lags.items():
             behind.setdefault(peer, []).append(lag)
     page.family("quorate_replicas", GAUGE, "Replicas here.")
@@ -162,6 +164,8 @@ def _replicas(page: Page, node: Node) -> None:
     )
     what = "How long the oldest entry waits that is led here and not settled."
     page.only("quorate_unsettled_seconds", GAUGE, what, unsettled_s)
+    what = "How long readers of committed records are held back by an open transaction in what is led here."
+    page.only("quorate_held_back_seconds", GAUGE, what, held_back_s)
     page.family("quorate_follower_lag_offsets", GAUGE, "Offsets led here that a node has not confirmed.")
     for peer, offsets in sorted(behind.items()):
         page.sample(sum(offsets), peer=peer)
