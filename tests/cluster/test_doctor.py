@@ -209,6 +209,33 @@ def test_damage_and_a_full_disk(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.proof
+def test_the_same_damage_on_every_copy_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = ProxiedCluster(tmp_path, store=SMALL_SEGMENTS, scrub_every_s=0.5)
+        async with cluster, cluster.client() as client:
+            person = await started(cluster, client)
+            await asyncio.to_thread(person.does, "topic create events")
+            deadline = monotonic() + FOUND_TIMEOUT_S
+            while not all(has_sealed_segments(node.directory) for node in cluster.nodes.values()):
+                assert monotonic() < deadline
+                await asyncio.to_thread(write, cluster.bootstrap, "events", 20, LARGE_BYTES)
+            for node in cluster.nodes.values():
+                node.kill()
+                assert damage(node.directory) >= 1
+            for node in cluster.nodes.values():
+                node.start()
+            found = (await finds(cluster, "every-copy-damaged"))["every-copy-damaged"]
+            assert (found["severity"], found["partitions"]) == ("critical", ["events/0"])
+            assert "cannot be read on any copy that is there" in found["what"]
+            assert any(
+                "every copy of these entries is damaged" in node.said() for node in cluster.nodes.values()
+            )
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
 def has_sealed_segments(directory: Path) -> bool:
     return any(len(list(log.glob("*.log"))) > 1 for log in directory.glob("store/partitions/*"))
 
