@@ -1,8 +1,20 @@
 """What a person orders besides moves, and whoever has to do with it is killed: leaders, votes, lost disks, tables.
 
-With tests/cluster/test_moves.py (copies) and test_turning.py (kinds of replication) every operation is struck at
-every stage, under load, for all four protocols. What stands in the end is compared with what was acknowledged
-(fault_support.py), and the same order, given again, comes to its end.
+Every operation is struck at every stage, under load, with topics (or tables) of all four protocols in one cluster.
+What stands in the end is compared with what was acknowledged, and every copy with every other (fault_support.py);
+the same order, given again, comes to its end. Killed are the node that leads the metadata group, where operators
+and controllers are, one that gives, one that gets, and the command itself:
+
+| operation | where |
+| --- | --- |
+| add, remove, replace a copy; more and fewer copies; drain; rebalance; replace a node | test_moves.py, `ORDERS` |
+| decommission | test_moves.py |
+| the command itself, of each of these | test_moves.py, `COMMANDS` |
+| call off, slow down | test_moves.py |
+| another kind of replication, called off, too | test_turning.py |
+| transfer leadership, elect the preferred leaders; votes; a new disk; promote and demote | here |
+| key compaction | test_compaction.py |
+| backup and restore | test_backup.py |
 """
 
 from __future__ import annotations
