@@ -40,6 +40,8 @@ from tests.cluster.test_moves import STAGES, VICTIMS, Moving, four_nodes
 pytestmark = pytest.mark.cluster
 
 HANDING_OVER = ("as it is ordered", "while the heir catches up", "as the heir leads")
+MORE_COUNT = 60
+"""Acknowledged of each topic between two kills."""
 OPERATED = "coordinated"
 """Its operator chooses who leads."""
 
@@ -111,7 +113,10 @@ async def follower(moving: Moving, partition: Partition) -> int:
 @pytest.mark.parametrize("stage", HANDING_OVER)
 def test_whoever_is_killed_while_leadership_is_handed_over(tmp_path: Path, stage: str) -> None:
     async def main() -> None:
-        async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
+        async with (
+            written_to(tmp_path, more_count=MORE_COUNT) as (cluster, writers),
+            cluster.client() as client,
+        ):
             await hand_over_all(Moving(cluster, client, writers), stage, REPLICATIONS, VICTIMS)
 
     run(main())
@@ -121,7 +126,10 @@ def test_a_leader_that_is_killed_as_it_hands_over_loses_nothing(tmp_path: Path) 
     """A sample of the above."""
 
     async def main() -> None:
-        async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
+        async with (
+            written_to(tmp_path, more_count=MORE_COUNT) as (cluster, writers),
+            cluster.client() as client,
+        ):
             await hand_over_all(
                 Moving(cluster, client, writers), HANDING_OVER[0], REPLICATIONS[:1], ["source"]
             )
@@ -132,7 +140,10 @@ def test_a_leader_that_is_killed_as_it_hands_over_loses_nothing(tmp_path: Path) 
 @pytest.mark.proof
 def test_whoever_is_killed_while_preferred_leaders_are_elected(tmp_path: Path) -> None:
     async def main() -> None:
-        async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
+        async with (
+            written_to(tmp_path, more_count=MORE_COUNT) as (cluster, writers),
+            cluster.client() as client,
+        ):
             moving = Moving(cluster, client, writers)
             for node in (1, 2, 3):
                 for kind in REPLICATIONS:
