@@ -31,7 +31,7 @@ import pytest
 from quorate.core.entry import Partition, partition_of
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import BadRequest, NotDone, OutcomeUnknown
-from tests.cluster.fault_support import Load, go_on, transferred_in, written_to
+from tests.cluster.fault_support import transferred_in, written_to
 from tests.cluster.growing import held_by
 from tests.cluster.support import run
 from tests.cluster.test_faults import expect_new_life, leading
@@ -44,14 +44,6 @@ MORE_COUNT = 60
 """Acknowledged of each topic between two kills."""
 OPERATED = "coordinated"
 """Its operator chooses who leads."""
-
-
-async def struck(moving: Moving, node: int, loads: Sequence[Load]) -> None:
-    """Killed, and started at once: what it holds may be needed for a majority."""
-    moving.cluster.nodes[node].kill()
-    moving.cluster.nodes[node].start()
-    await go_on(loads)
-    await moving.cluster.until_registered(moving.client)
 
 
 # --- leaders ---
@@ -150,7 +142,7 @@ def test_whoever_is_killed_while_preferred_leaders_are_elected(tmp_path: Path) -
                     await moving.types(f"topic transfer {kind}/0")
                 elected = [kind for kind in REPLICATIONS if kind != OPERATED]
                 commands = [moving.begins(f"topic elect {kind}") for kind in elected]
-                await struck(moving, node, writers)
+                await moving.struck(node)
                 for command in commands:
                     command.wait()
                 for kind in elected:
@@ -174,7 +166,7 @@ def test_whoever_is_killed_while_votes_change(tmp_path: Path, victim: str) -> No
                 heir = next(node for node in (2, 3, 1) if node != leads)
                 hit = {"operator": leads, "source": heir, "target": 4}[victim]
                 command = moving.begins(line.format(heir=heir))
-                await struck(moving, hit, moving.loads)
+                await moving.struck(hit)
                 command.wait()
                 await moving.types(line.format(heir=heir))
             await moving.cluster.until_voters(moving.client, (1, 2, 3))
@@ -209,9 +201,7 @@ def test_whoever_is_killed_while_a_new_disk_is_filled(tmp_path: Path, stage: str
                     await moving.holds_back(False)
                 operator = await leading(moving.cluster, moving.client)
                 source = next(node for node in (1, 2) if node != operator)
-                await struck(
-                    moving, {"operator": operator, "source": source, "target": 3}[victim], moving.loads
-                )
+                await moving.struck({"operator": operator, "source": source, "target": 3}[victim])
                 await moving.holds_back(False)
                 await moving.until_still()
                 await expect_new_life(moving.client, 3)
@@ -239,7 +229,7 @@ def test_whoever_is_killed_while_a_leader_is_demoted_and_another_promoted(
                 hit = {"operator": operator, "source": source, "target": target}[victim]
                 for line in ("table demote confirm", f"table promote confirm --node {target}"):
                     command = moving.begins(line)
-                    await struck(moving, hit, banks)
+                    await moving.struck(hit)
                     command.wait()
                 await cluster.leader(client, partition)
 
