@@ -77,7 +77,7 @@ def _finding(
         named(names),
         f"the transaction of producer {producer_id}{whose} {is_so} for {say.duration(age_s)}: readers of "
         f"committed records (`read_committed`) see nothing of {most.place.name} from offset {most.first} on, "
-        f"{most.behind_count:,} offsets by now",
+        f"{most.behind_count:,} {'offset' if most.behind_count == 1 else 'offsets'} by now",
         do,
         (f"quorate topic describe {most.place.name}",)
         + ((f"quorate topic describe {HOMES[TRANSACTIONS]}",) if known is None or decided else ()),
