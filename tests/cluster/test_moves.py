@@ -7,6 +7,8 @@ person types them. Whatever was acknowledged is there once in the end, on every 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +29,8 @@ pytestmark = pytest.mark.cluster
 
 VALUE_BYTES = 6_000
 """So that no log is moved by one message: that one would not be held up."""
+NOTHING_LEFT = "has no copy of anything, and no vote"
+"""What `quorate cluster replace` says when it was done before."""
 STAGES = ("as it is ordered", "while copies are made", "as they are about to count")
 
 
@@ -39,6 +43,18 @@ class Moving:
 
     async def types(self, line: str) -> str:
         return await asyncio.to_thread(self.person.brings_about, line)
+
+    async def types_again(self, line: str) -> None:
+        """What was done meanwhile by itself is said to be done."""
+        done = await asyncio.to_thread(self.person.types, line)
+        while done.returncode == 1:
+            done = await asyncio.to_thread(self.person.types, line)
+        assert done.returncode == 0 or NOTHING_LEFT in done.stderr, f"{line}: {done.stderr}"
+
+    def begins(self, line: str) -> subprocess.Popen[bytes]:
+        """A command that is not waited for."""
+        command = [sys.executable, "-m", "quorate", *line.split(), "--bootstrap", self.cluster.bootstrap]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     async def shows(self, line: str) -> Any:
         return await asyncio.to_thread(self.person.shows, line)
@@ -76,6 +92,13 @@ class Moving:
 
     async def go_on(self) -> None:
         await go_on(self.loads)
+
+    async def struck(self, node: int) -> None:
+        """Killed, and started at once: what it holds may be needed for a majority."""
+        self.cluster.nodes[node].kill()
+        self.cluster.nodes[node].start()
+        await self.go_on()
+        await self.cluster.until_registered(self.client)
 
 
 @asynccontextmanager
@@ -133,6 +156,10 @@ class Order(NamedTuple):
     undone: Sequence[str]
     source: int = 3
     target: int = 4
+    moves: bool = True
+    """Copies are made; else some only go."""
+    copies_count: int = 24
+    """Of eight partitions, when it is done."""
 
 
 def _of_each(line: str) -> tuple[str, ...]:
@@ -144,16 +171,36 @@ ORDERS = {
     "drain": Order(["cluster drain 3"], ["cluster drain 3 --undo", *EMPTIED]),
     "rebalance": Order(["cluster rebalance"], EMPTIED),
     "more copies": Order(
-        _of_each("topic alter {kind} --replicas 4"), _of_each("topic alter {kind} --replicas 3")
+        _of_each("topic alter {kind} --replicas 4"),
+        _of_each("topic alter {kind} --replicas 3"),
+        copies_count=32,
     ),
     "replace": Order(["cluster replace 3 --with 4"], ["cluster replace 4 --with 3"]),
+    "a copy more": Order(
+        _of_each("topic add {kind} --node 4"), _of_each("topic remove {kind} --node 4"), copies_count=32
+    ),
+    "a copy elsewhere": Order(
+        _of_each("topic replace {kind} --node 3 --with 4"), _of_each("topic replace {kind} --node 4 --with 3")
+    ),
+    "a copy less": Order(
+        _of_each("topic remove {kind} --node 3"), _of_each("topic add {kind} --node 3"), target=2, moves=False
+    ),
+    "fewer copies": Order(
+        _of_each("topic alter {kind} --replicas 2"),
+        _of_each("topic alter {kind} --replicas 3"),
+        target=2,
+        moves=False,
+    ),
 }
 VICTIMS = ("operator", "source", "target")
+STRUCK = [
+    (name, stage) for name, order in ORDERS.items() for stage in STAGES if order.moves or stage == STAGES[0]
+]
+"""Where copies only go, there is nothing to be made."""
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize(("name", "stage"), STRUCK)
 def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> None:
     """Who leads the metadata group, a node that gives copies away, and the one that gets them, in turn."""
     order = ORDERS[name]
@@ -172,7 +219,7 @@ def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> 
                     assert await moving.changing(), "nothing moves at this rate"
                 if stage == STAGES[2]:
                     await moving.holds_back(False)
-                await killed(moving.cluster, moving.loads, hit)
+                await (killed(moving.cluster, moving.loads, hit) if order.moves else moving.struck(hit))
                 await moving.cluster.until_registered(moving.client)
                 await moving.holds_back(False)
                 await moving.until_still()
@@ -180,6 +227,48 @@ def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> 
                     await moving.types(line)
                     assert await moving.changing() == set()
                 await moving.go_on()
+
+    run(main())
+
+
+COMMANDS = {
+    **{name: order for name, order in ORDERS.items() if order.moves},
+    "decommission": Order(["cluster decommission 3"], []),
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_killed_goes_on_when_it_is_typed_again(tmp_path: Path, name: str) -> None:
+    """Before it has ordered everything, while it waits, and as it is about to be done."""
+    order = COMMANDS[name]
+
+    async def main() -> None:
+        async with four_nodes(tmp_path) as moving:
+            for stage in STAGES:
+                await moving.holds_back(True)
+                typed = [moving.begins(line) for line in order.lines]
+                await moving.until_changing()
+                if stage != STAGES[0]:
+                    await moving.go_on()
+                if stage == STAGES[2]:
+                    await moving.holds_back(False)
+                for process in typed:
+                    process.kill()
+                    process.wait()
+                assert await moving.changing() or stage == STAGES[2]
+                await moving.holds_back(False)
+                for line in order.lines:
+                    await moving.types_again(line)
+                assert await moving.changing() == set()
+                assert sum((await moving.held()).values()) == order.copies_count
+                await moving.go_on()
+                if not order.undone:
+                    break
+                for line in order.undone:
+                    await moving.types(line)
+            if name == "decommission":
+                moving.cluster.nodes.pop(3).stop()
 
     run(main())
 
@@ -259,19 +348,21 @@ def test_what_moves_can_be_called_off_and_slowed_down_and_nothing_is_lost(tmp_pa
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
             before = await moving.held()
-            await moving.types("cluster drain 1 --no-wait --throttle 0")
-            await moving.go_on()
-            assert await moving.changing() == set(REPLICATIONS)
-            assert await moving.types("topic cancel raft") == "called off: 2 partitions\n"
-            assert await moving.changing() == set(REPLICATIONS) - {"raft"}
-            await killed(moving.cluster, moving.loads, await leading(moving.cluster, moving.client))
-            await moving.cluster.until_registered(moving.client)
-            assert await moving.types("cluster stop-moves") == "called off: 6 partitions\n"
-            assert await moving.changing() == set()
-            assert await moving.types("cluster stop-moves") == "nothing is to be called off\n"
-            assert await moving.held() == before
-            await moving.go_on()
-            await moving.types("cluster drain 1 --undo")
+            for victim in VICTIMS:
+                await moving.types("cluster drain 1 --no-wait --throttle 0")
+                await moving.go_on()
+                assert await moving.changing() == set(REPLICATIONS)
+                assert await moving.types("topic cancel raft") == "called off: 2 partitions\n"
+                assert await moving.changing() == set(REPLICATIONS) - {"raft"}
+                hit = {"source": 1, "target": 4}.get(victim) or await leading(moving.cluster, moving.client)
+                await killed(moving.cluster, moving.loads, hit)
+                await moving.cluster.until_registered(moving.client)
+                assert await moving.types("cluster stop-moves") == "called off: 6 partitions\n"
+                assert await moving.changing() == set()
+                assert await moving.types("cluster stop-moves") == "nothing is to be called off\n"
+                assert await moving.held() == before
+                await moving.go_on()
+                await moving.types("cluster drain 1 --undo")
 
     run(main())
 

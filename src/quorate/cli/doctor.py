@@ -102,8 +102,10 @@ def diagnosed(facts: Facts) -> list[Finding]:
     from quorate.cli.doctor_nodes import node_findings
     from quorate.cli.doctor_partitions import partition_findings
     from quorate.cli.doctor_settings import setting_findings
+    from quorate.cli.doctor_transactions import transaction_findings
 
-    return worst_first((*node_findings(facts), *partition_findings(facts), *setting_findings(facts)))
+    of_nodes, of_partitions = node_findings(facts), partition_findings(facts)
+    return worst_first((*of_nodes, *of_partitions, *transaction_findings(facts), *setting_findings(facts)))
 
 
 # ---- words ----

@@ -41,6 +41,7 @@ KINDS: dict[str, str] = {
     "partition-leaderless": "nobody leads a partition",
     "too-few-copies": "fewer copies are there, or in sync, than a write needs",
     "unsettled": "a transaction, or a write, waits for its quorum for long, and holds readers back",
+    "transaction-open": "a transaction is open for long, and holds readers of committed records back",
     "disk-full": "a node's disk refuses to take more",
     "copy-stuck": "a copy cannot apply what is settled",
     "node-silent": "a node does not answer",

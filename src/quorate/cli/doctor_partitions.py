@@ -345,7 +345,7 @@ def _stuck(facts: Facts) -> Iterator[Finding]:
 
 
 def _unsettled(facts: Facts) -> Iterator[Finding]:
-    """Transactions of tables, and writes. Those of Kafka producers, when there are such, belong here, too."""
+    """Transactions of tables, and writes. Those of Kafka producers have a module of their own."""
     for place in facts.partitions():
         leader = facts.found.leader(place.partition)
         if leader is None or leader.unsettled_s < UNSETTLED_S:

@@ -104,6 +104,13 @@ def _requests(page: Page, node: Node) -> None:
         ("produce_batches", "Record batches that these brought.", metrics.produce_batches),
         ("produce_bytes", "Bytes of these batches.", metrics.produce_bytes),
         ("compactions", "Logs that have let go of what was compacted.", metrics.compactions),
+        ("damaged", "Places that were found damaged when they were read.", metrics.damaged),
+        (
+            "mended_offsets",
+            "Offsets that were written anew as other copies have them.",
+            metrics.mended_offsets,
+        ),
+        ("scrubs", "Logs that were read from end to end to find damage.", metrics.scrubs),
         ("joint_repeated", "Joint commits of a number that was already in.", metrics.joint_repeated),
         ("fetch_requests", "Fetch requests of Kafka clients.", metrics.fetch_requests),
         ("fetch_batches", "Record batches that were sent to them.", metrics.fetch_batches),
@@ -140,8 +147,8 @@ def _proposals(page: Page, node: Node) -> None:
 
 def _replicas(page: Page, node: Node) -> None:
     counts: dict[tuple[str, str], int] = {}
-    halted = leaderless = 0
-    unsettled_s = 0.0
+    halted = leaderless = faulty_offsets = 0
+    unsettled_s = held_back_s = 0.0
     behind: dict[int, list[int]] = {}
     for replica in node.status().replicas:
         hosted = node.host.hosted[Partition(replica.partition)]
@@ -150,7 +157,10 @@ def _replicas(page: Page, node: Node) -> None:
         counts[protocol, replica.role] = counts.get((protocol, replica.role), 0) + 1
         halted += hosted.halted is not None
         leaderless += not hosted.leader
+        faulty_offsets += sum(last - first + 1 for first, last in replica.faulty)
         unsettled_s = max(unsettled_s, replica.unsettled_s)
+        if replica.held_back is not None and replica.role == "leader":
+            held_back_s = max(held_back_s, replica.held_back.age_s)
         for peer, lag in replica.lags.items():
             behind.setdefault(peer, []).append(lag)
     page.family("quorate_replicas", GAUGE, "Replicas here.")
@@ -160,8 +170,12 @@ def _replicas(page: Page, node: Node) -> None:
     page.only(
         "quorate_replicas_halted", GAUGE, "Replicas here that an entry could not be applied to.", halted
     )
+    what = "Offsets that cannot be read here; they are fetched from other copies."
+    page.only("quorate_faulty_offsets", GAUGE, what, faulty_offsets)
     what = "How long the oldest entry waits that is led here and not settled."
     page.only("quorate_unsettled_seconds", GAUGE, what, unsettled_s)
+    what = "How long readers of committed records are held back by an open transaction in what is led here."
+    page.only("quorate_held_back_seconds", GAUGE, what, held_back_s)
     page.family("quorate_follower_lag_offsets", GAUGE, "Offsets led here that a node has not confirmed.")
     for peer, offsets in sorted(behind.items()):
         page.sample(sum(offsets), peer=peer)

@@ -98,6 +98,12 @@ class Metrics:
         self.fetch_bytes = 0
         self.compactions = 0
         """Logs that have let go of what was compacted."""
+        self.damaged = 0
+        """Places that a read, or the scrubber, found to be other than what was written."""
+        self.mended_offsets = 0
+        """Written anew, as another copy has them."""
+        self.scrubs = 0
+        """Logs that the scrubber has read from end to end."""
         self.joint_repeated = 0
         """Joint commits of a number that was already in."""
         self.clients: dict[str, ClientCounts] = {}

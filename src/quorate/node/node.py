@@ -37,6 +37,7 @@ from quorate.node.farewell import hand_over, make_way
 from quorate.node.following import Following
 from quorate.node.fullness import Fullness
 from quorate.node.health import Unsettled
+from quorate.node.held_back import HeldBack
 from quorate.node.homes import Homes
 from quorate.node.http import watched_over_http
 from quorate.node.leaders import Leaders
@@ -125,6 +126,7 @@ class Node(Speaker):
         self.compacting = Compacting(self)
         self.fullness = Fullness(self)
         self.unsettled = Unsettled(self)
+        self.held_back = HeldBack(self)
         self.began = time.monotonic()
         self._unflushed: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop
@@ -198,6 +200,7 @@ class Node(Speaker):
                 running.append(tasks.create_task(self._peers.run(), name="peers"))
                 running.append(tasks.create_task(Scrubber(self).run(), name="scrubber"))
                 running.append(tasks.create_task(self.unsettled.run(), name="unsettled"))
+                running.append(tasks.create_task(self.held_back.run(), name="held back"))
                 if self.config.voters:
                     works = (self.metadata, self._leaders, Ensembles(self), Turning(self), self.overseers)
                     more = (*works, Retention(self), self.compacting, Coordinating(self))

@@ -1,4 +1,4 @@
-"""What replicas report, passed on to people: of a partition by the name that they know it by."""
+"""What replicas report, passed on to people, of a partition by the name that they know it by; damage is counted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ class Reports:
     def stepped(
         self, now: float, node: int, hosted: Hosted, event: events.Event, ordered: list[effects.Effect]
     ) -> None:
-        pass
+        """Damage is rare, and told of when it is there: how much there was, and how much is whole again."""
+        if type(event) is events.Damaged:
+            self._node.metrics.damaged += 1
+        elif type(event) is events.Received:
+            for effect in ordered:
+                if type(effect) is effects.Repair:
+                    self._node.metrics.mended_offsets += sum(header.count for header in effect.headers)
 
     def reported(self, now: float, node: int, partition: Partition, report: effects.Report) -> None:
         where = f", {report.span}" if report.span is not None else ""

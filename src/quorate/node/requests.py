@@ -16,6 +16,7 @@ from quorate.machine import shards
 from quorate.machine.cluster import Cluster
 from quorate.machine.metadata import NodeInfo, Topic
 from quorate.node.health import Health
+from quorate.node.held_back import HoldsBack, OpenTransaction
 from quorate.node.letters import BadLetter, opened, seal
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, parse
@@ -169,6 +170,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, gc=False):
     """Why what is settled is not applied there any more; empty: it is."""
     compacted: int = -1
     """Up to which offset only the newest record of each key is left there; -1: all are."""
+    held_back: HoldsBack | None = None
+    """By which open transaction readers of committed records are; None: by none."""
 
 
 class NatsStatus(msgspec.Struct, frozen=True, gc=False):
@@ -198,6 +201,8 @@ class Status(msgspec.Struct, frozen=True, gc=False, tag="status"):
     """None: no NATS server was named to it, and nothing that it leads asks for one."""
     health: Health | None = None
     """None: its version does not say."""
+    transactions: tuple[OpenTransaction, ...] = ()
+    """Those that it coordinates, and that are not over: the oldest hundred."""
 
 
 class Image(msgspec.Struct, frozen=True, tag="image"):

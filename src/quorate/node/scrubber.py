@@ -48,6 +48,7 @@ class Scrubber:
 
         def done(spans: list[Span]) -> None:
             name = called(self._node, partition)
+            self._node.metrics.scrubs += 1
             for span in spans:
                 where = f"offsets {span.first_offset}..{span.last.offset}"
                 line = f"partition {name}: {where} cannot be read any more; other copies are asked for them"

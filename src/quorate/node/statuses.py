@@ -14,6 +14,7 @@ from quorate.core.leading import Leading
 from quorate.host import Hosted
 from quorate.machine.shards import State, Stored
 from quorate.node.health import health_of
+from quorate.node.held_back import HoldsBack, coordinated_by
 from quorate.node.requests import ReplicaStatus, Status
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def status_of(node: Node) -> Status:
             each,
             node.metadata.image.shard(each.partition) if has_image else None,
             unsettled_s=node.unsettled.age_s(each.partition, now),
+            held_back=node.held_back.of(each.partition, now),
         )
         for each in node.host.hosted.values()
     )
@@ -41,6 +43,7 @@ def status_of(node: Node) -> Status:
         replicas,
         nats=node.nats_status(),
         health=health_of(node),
+        transactions=coordinated_by(node),
     )
     if not has_image:
         return status
@@ -54,7 +57,11 @@ def status_of(node: Node) -> Status:
 
 
 def replica_status(
-    hosted: Hosted, stored: Stored | None = None, *, unsettled_s: float = 0.0
+    hosted: Hosted,
+    stored: Stored | None = None,
+    *,
+    unsettled_s: float = 0.0,
+    held_back: HoldsBack | None = None,
 ) -> ReplicaStatus:
     """`stored`: what whoever oversees it has written of it."""
     replica, membership = hosted.replica, membership_of(hosted, stored)
@@ -76,6 +83,7 @@ def replica_status(
         unsettled_s=unsettled_s,
         halted=hosted.halted or "",
         compacted=replica.log.compacted,
+        held_back=held_back,
     )
 
 

@@ -23,6 +23,7 @@ from quorate.machine.metadata import METADATA, NodeInfo, Topic
 from quorate.machine.shards import Stored
 from quorate.node.certificates import Certificate
 from quorate.node.health import Health
+from quorate.node.held_back import HoldsBack, OpenTransaction
 from quorate.node.requests import Image, NatsStatus, ReplicaStatus, Status
 
 TRIO = tuple(Member(node, 1) for node in (1, 2, 3))
@@ -107,6 +108,14 @@ def with_copy(
 
     earlier = facts.earlier if lately else changed(facts.earlier)
     return replace(facts, statuses=changed(facts.statuses), earlier=earlier)
+
+
+def with_transaction(facts: Facts, *, age_s: float = 1.0, **changes: Any) -> Facts:
+    """Producer 7 has one open from offset 101 on; node 3 coordinates it."""
+    for node in (1, 2, 3):
+        facts = with_copy(facts, node, held_back=HoldsBack(7, 101, age_s))
+    known = replace(OpenTransaction(7, "pay-7", NOW_MS - 1000, 900_000), **changes)
+    return replace(facts, statuses={**facts.statuses, 3: replace(facts.statuses[3], transactions=(known,))})
 
 
 def with_racks(facts: Facts, racks: dict[int, str]) -> Facts:
@@ -203,6 +212,7 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "partition-leaderless": (CRITICAL, led_by_nobody),
     "too-few-copies": (CRITICAL, lambda facts: without(isr(facts, 1), 2, 3)),
     "unsettled": (CRITICAL, lambda facts: with_copy(facts, 1, commit=100, unsettled_s=42.0)),
+    "transaction-open": (WARNING, lambda facts: with_transaction(facts, began_ms=NOW_MS - 45_000)),
     "disk-full": (CRITICAL, lambda facts: with_health(facts, 2, is_full=True)),
     "copy-stuck": (WARNING, lambda facts: with_copy(facts, 2, halted="offset 7: no such table")),
     "node-silent": (WARNING, lambda facts: without(facts, 3)),
@@ -400,6 +410,33 @@ def test_a_transaction_that_holds_readers_back_can_be_given_up() -> None:
     assert "20 offsets from 101 on are not settled" in finding.what
     assert finding.commands[-1] == "quorate table promote t --node 1 --roll-back"
     assert "unsettled" not in found(with_copy(well(), 1, commit=119, unsettled_s=1.0))
+
+
+def test_whose_transaction_it_is_and_when_it_ends_by_itself_is_said() -> None:
+    finding = found(with_transaction(well(), began_ms=NOW_MS - 45_000))["transaction-open"]
+    assert finding.what == (
+        "the transaction of producer 7 (transactional id 'pay-7') is open for 45 s: readers of committed records "
+        "(`read_committed`) see nothing of t/0 from offset 101 on, 20 offsets by now"
+    )
+    assert finding.do.endswith("It is aborted by itself in 14 min 15 s")
+    assert finding.partitions == ("t/0",)
+    assert found(with_transaction(well())) == {}, "it has just begun"
+    joint = found(with_transaction(well(), age_s=60.0, name="clicks", number=41))["transaction-open"]
+    assert "(joint app 'clicks', number 41) is open for 60 s" in joint.what, "renewed: it began before"
+    assert "a new run aborts what the one before has open" in joint.do
+
+
+def test_a_transaction_whose_end_cannot_be_written_or_that_nobody_coordinates_is_critical() -> None:
+    decided = with_transaction(well(), age_s=60.0, decided="committed")
+    finding = found(decided)["transaction-open"]
+    assert finding.severity == CRITICAL
+    assert "is committed, and that has not been written there for 60 s" in finding.what
+    assert finding.commands[-1] == "quorate topic describe __transaction_state"
+    unknown = found(with_transaction(well(), age_s=60.0, producer_id=8))["transaction-open"]
+    assert unknown.severity == CRITICAL
+    assert "no coordinator that answers knows it" in unknown.do
+    mixed = with_health(with_transaction(well(), age_s=60.0, producer_id=8), 2, version="0.9")
+    assert found(mixed)["transaction-open"].severity == WARNING, "an older version does not say what it knows"
 
 
 def test_tables_whose_leaders_change_by_order_are_promoted() -> None:
