@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,7 @@ def test_people_can_look_at_transactions(tmp_path: Path) -> None:
             found, nobody = described.transaction_states
             assert (found.transaction_state, found.producer_id) == ("Ongoing", producer.id)
             assert [(each.topic, each.partitions) for each in found.topics] == [(TOPIC, (0, 1))]
+            assert abs(found.transaction_start_time.timestamp() - time.time()) < 60
             assert nobody.error_code in (ErrorCode.transactional_id_not_found, ErrorCode.not_coordinator)
             values = {"state_filters": ["Ongoing"], "producer_id_filters": [], "duration_filter": -1}
             listed = await connection.ask(Api.LIST_TRANSACTIONS, values)
@@ -299,6 +301,11 @@ def test_people_can_look_at_transactions(tmp_path: Path) -> None:
             producers = await connection.ask(Api.DESCRIBE_PRODUCERS, asked)
             (active,) = producers.topics[0].partitions[0].active_producers
             assert (active.producer_id, active.current_txn_start_offset >= 0) == (producer.id, True)
+            await producer.end(commit=True)
+            described = await connection.ask(Api.DESCRIBE_TRANSACTIONS, {"transactional_ids": [NAME]})
+            (found,) = described.transaction_states
+            if found.transaction_state == "CompleteCommit":
+                assert found.transaction_start_time.timestamp() < 0, "none is open: there is no such time"
 
     serve(tmp_path, test)
 
