@@ -2,8 +2,8 @@
 otherwise. The older AlterConfigs says all that is to be set: whatever it does not name is as by default afterwards.
 
 What is set for the cluster, as for a node without a name, is what new topics are. Nodes are set by their own
-configuration, which nobody changes from outside: of one node nothing is described, and nothing altered. Only that its
-throttles be lifted is taken, as Kafka's tool for reassignments asks for it in the end: there are none.
+configuration, which nobody changes from outside: of one node nothing is described, and nothing altered. Only that
+its throttles be lifted is taken, as Kafka's tool for reassignments asks for it in the end: there are none.
 """
 
 from __future__ import annotations
