@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 AT_ONCE_BYTES_MAX = 16 << 10
 """Opened. What may be larger is looked into by a thread."""
+UNREADABLE = "its records cannot be read, and the topic is compacted: their keys must be known"
 
 Go = Callable[[str], None]
 """Told why a batch cannot be taken; "": it can."""
@@ -60,7 +61,11 @@ class Keys:
         while waiting:
             records, go = waiting[0]
             async with self._broker.opening:
-                why = await asyncio.to_thread(_why_not, records)
+                try:
+                    why = await asyncio.to_thread(_why_not, records)
+                except Exception as error:  # Ours; whoever waits behind it must not wait for ever.
+                    self._broker.node.log_bug(error)
+                    why = UNREADABLE
 
             def tell(go: Go = go, why: str = why) -> None:
                 waiting.popleft()
@@ -88,5 +93,5 @@ def why_not_keyed(records: Buffer, bytes_max: int | None = None) -> str:
             if record.key is None:
                 return f"record {number} of the batch has no key, and the topic is compacted"
     except (batch.BadBatch, KafkaError, ValueError, OverflowError):
-        return "its records cannot be read, and the topic is compacted: their keys must be known"
+        return UNREADABLE
     return ""

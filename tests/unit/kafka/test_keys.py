@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from crc32c import crc32c
@@ -51,6 +52,20 @@ def test_what_cannot_be_read_is_not_taken_and_what_is_too_large_not_opened() -> 
     for most in (AT_ONCE_BYTES_MAX, None):
         with pytest.raises(TooLarge):
             why_not_keyed(bomb, most)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_spoiled_records_are_judged_and_break_nothing(codec: str) -> None:
+    """Whoever writes them can give them a checksum that fits."""
+    rng = Random(codec)
+    whole = packed([(b"key %d" % number, b"value") for number in range(20)], codec)
+    judged = set()
+    for _ in range(2000):
+        spoiled = bytearray(whole)
+        for _ in range(rng.choice((1, 1, 3))):
+            spoiled[rng.randrange(batch.BATCH_MIN, len(spoiled))] = rng.randrange(256)
+        judged.add(why_not_keyed(bytes(spoiled)) == "")
+    assert judged == {False, True} or codec in ("gzip", "zstd", "lz4")
 
 
 @pytest.mark.parametrize("size", [10, AT_ONCE_BYTES_MAX])

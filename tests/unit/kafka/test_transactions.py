@@ -278,6 +278,30 @@ def test_offsets_of_a_group_are_committed_with_the_transaction(tmp_path: Path) -
     serve(tmp_path, test)
 
 
+def test_a_transaction_times_out_however_busy_its_coordinator_is(tmp_path: Path) -> None:
+    """Somebody else has one transaction after the other, without a pause."""
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection, await served.connect() as other:
+            await ready(served, connection)
+            late, busy = Producer(connection), Producer(other, "busy")
+            await late.begin(timeout_s=0.3)
+            await late.add(0)
+            await busy.begin()
+
+            async def is_over() -> bool:
+                asked = {"transactional_ids": [NAME]}
+                (found,) = (await connection.ask(Api.DESCRIBE_TRANSACTIONS, asked)).transaction_states
+                return str(found.transaction_state) != "Ongoing"
+
+            async with asyncio.timeout(10):
+                while not await is_over():
+                    await busy.add(1)
+                    await busy.end(commit=True)
+
+    serve(tmp_path, test)
+
+
 def test_people_can_look_at_transactions(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         async with await served.connect() as connection:
