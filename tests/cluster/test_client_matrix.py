@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from quorate.bench.cluster_processes import POLL_S
 from tests.cluster.client_matrix import APPENDED, CLIENTS, CREATED, HEADER, Sent, Whole
 from tests.cluster.client_notes import COMPACTED, RECORDS, note
 from tests.cluster.kafka_clients import TIMEOUT_S, Confluent
@@ -136,7 +137,7 @@ def until_compacted(client: Confluent, topic: str, kept: set[bytes]) -> None:
             return
         assert kept <= found
         assert time.monotonic() < deadline, f"{topic} is not compacted: {sorted(found)}"
-        time.sleep(0.1)
+        time.sleep(POLL_S)
 
 
 @pytest.mark.proof
