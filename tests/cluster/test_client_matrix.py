@@ -208,4 +208,3 @@ def test_kafkas_own_tools_look_after_groups_copies_and_transactions(
         assert time.monotonic() < deadline
     tools.run("LeaderElectionCommand", "--election-type", "preferred", *where)
     assert "Leader: 2" in tools.run("TopicCommand", "--describe", "--topic", "kept")
-    assert "unfenced" in tools.run("ClusterTool", "list-endpoints")
