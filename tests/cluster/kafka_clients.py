@@ -123,8 +123,9 @@ class Confluent(KafkaClient):
             message = consumer.poll(0.2)
             if message is None:
                 continue
-            if message.error() is not None:
-                assert message.error().name() == "_PARTITION_EOF", message.error()
+            error = message.error()
+            if error is not None:
+                assert error.name() == "_PARTITION_EOF", error
                 break
             read.append((message.offset() or 0, message.value() or b""))
         consumer.close()

@@ -99,7 +99,11 @@ def test_a_client_finds_the_newest_of_each_key_in_a_compacted_topic(
     note(kind.name, replication, COMPACTED, "failed", version=client.version)
     confluent = Confluent(cluster.bootstrap)
     topic = f"compacted-{CLIENTS.index(kind)}-{replication}"
-    compacted = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "segment_bytes": "16384"}
+    compacted: dict[str, Any] = {
+        "cleanup_policy": "compact",
+        "min_cleanable_dirty_ratio": "0.01",
+        "segment_bytes": "16384",
+    }
     confluent.create(topic, quorate_replication=replication, **compacted)
     records = [Sent(f"key-{each % 5}", f"value {each}") for each in range(50)]
     client.write(topic, records)
