@@ -10,6 +10,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from importlib.metadata import version as installed
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -260,7 +261,8 @@ class WholeJava(Whole):
 
 
 class WholeSpark(Whole):
-    """Spark's own connector, not ours: written by the batch sink, read by the streaming source."""
+    """Spark's own connector: the batch sink writes one half, the streaming sink the other, and both sources
+    read all of it."""
 
     name = 'Spark\'s format("kafka")'
 
@@ -275,19 +277,31 @@ class WholeSpark(Whole):
         header = [(HEADER[0], bytearray(HEADER[1].encode()))]
         rows = [(bytearray(key.encode()), bytearray(value.encode()), header, 0) for key, value in records]
         kinds = "key binary, value binary, headers array<struct<key: string, value: binary>>, partition int"
-        with local_session("sink", master="local[1]", settings=self._settings) as spark:
-            frame = spark.createDataFrame(rows, kinds).coalesce(1)
-            frame.write.format("kafka").options(**self._options, topic=topic).save()
+        half = len(rows) // 2
+        with (
+            local_session("sink", master="local[1]", settings=self._settings) as spark,
+            TemporaryDirectory() as scratch,
+        ):
+            first = spark.createDataFrame(rows[:half], kinds).coalesce(1)
+            first.write.format("kafka").options(**self._options, topic=topic).save()
+            spark.createDataFrame(rows[half:], kinds).coalesce(1).write.parquet(f"{scratch}/rows")
+            stream = spark.readStream.schema(kinds).parquet(f"{scratch}/rows")
+            sink = stream.writeStream.format("kafka").options(**self._options, topic=topic)
+            query = (
+                sink.option("checkpointLocation", f"{scratch}/checkpoint").trigger(availableNow=True).start()
+            )
+            assert query.awaitTermination(int(3 * TIMEOUT_S))
 
     def read(self, topic: str, count: int) -> list[Got]:
         wanted = {**self._options, "subscribe": topic, "startingOffsets": "earliest"}
+        what = ("key", "value", "headers", "unix_millis(timestamp)", "timestampType")
         with local_session("source", master="local[1]", settings=self._settings) as spark:
             stream = spark.readStream.format("kafka").options(**wanted).load()
             into = stream.writeStream.format("memory").queryName("read").trigger(availableNow=True)
-            query = into.start()
-            query.awaitTermination(int(3 * TIMEOUT_S))
-            what = "key, value, headers, unix_millis(timestamp), timestampType"
-            rows = spark.sql(f"select {what} from read order by offset").collect()
+            assert into.start().awaitTermination(int(3 * TIMEOUT_S))
+            rows = spark.table("read").orderBy("offset").selectExpr(*what).collect()
+            batch = spark.read.format("kafka").options(**wanted).load()
+            assert batch.orderBy("offset").selectExpr(*what).collect() == rows
         return [
             Got(
                 bytes(key).decode(),

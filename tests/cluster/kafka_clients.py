@@ -113,6 +113,24 @@ class Confluent(KafkaClient):
         consumer.close()
         return read
 
+    def consume_to(self, topic: str, end: int) -> list[Read]:
+        """All that lies below an offset, however little of it is left."""
+        consumer = self.consumer(enable_partition_eof=True)
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        read: list[Read] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                assert error.name() == "_PARTITION_EOF", error
+                break
+            read.append((message.offset() or 0, message.value() or b""))
+        consumer.close()
+        return [each for each in read if each[0] < end]
+
     def first_at(self, topic: str, time_ms: int) -> int | None:
         consumer = self.consumer()
         (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, time_ms)], timeout=TIMEOUT_S)

@@ -98,6 +98,17 @@ class JavaTools:
 
     def run(self, tool: str, *arguments: str, given: str = "") -> str:
         """A class of `org.apache.kafka.tools`."""
+        return self._run(tool, "--bootstrap-server", self._bootstrap, *arguments, given=given)
+
+    def write_in_transactions(self, topic: str, count: int, name: str) -> None:
+        """So many records, over as many transactions as there is time for."""
+        what = ("--topic", topic, "--num-records", str(count), "--record-size", "20", "--throughput", "-1")
+        how = ("--transactional-id", name, "--transaction-duration-ms", "20")
+        self._run(
+            "ProducerPerformance", *what, *how, "--producer-props", f"bootstrap.servers={self._bootstrap}"
+        )
+
+    def _run(self, tool: str, *arguments: str, given: str = "") -> str:
         classes = os.pathsep.join(map(str, self._jars))
         command = ["java", "-XX:TieredStopAtLevel=1", "-cp", classes, f"org.apache.kafka.tools.{tool}"]
-        return run([*command, "--bootstrap-server", self._bootstrap, *arguments], given)
+        return run([*command, *arguments], given)

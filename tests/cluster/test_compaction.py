@@ -92,10 +92,10 @@ class Writer:
         rng = self._rng
         for _ in range(count):
             self._count += 1
-            key = None if rng.random() < 0.02 else b"key %d" % rng.randrange(KEYS_COUNT)
+            key = b"key %d" % rng.randrange(KEYS_COUNT)
             # What cannot be compressed, so that segments fill up.
             value = b"%d " % self._count + rng.randbytes(VALUE_BYTES)
-            row = key, None if key is not None and rng.random() < 0.1 else value
+            row = key, None if rng.random() < 0.1 else value
             self._producer.produce(
                 self.topic,
                 row[1],
@@ -117,11 +117,7 @@ class Writer:
     def survivors(self, upto: int) -> dict[int, Row]:
         """Of what was written: what is to be left where all up to an offset is compacted, tombstones included."""
         newest = {key: offset for offset, (key, _) in sorted(self.rows.items()) if offset <= upto}
-        return {
-            offset: row
-            for offset, row in self.rows.items()
-            if offset > upto or row[0] is None or newest[row[0]] == offset
-        }
+        return {offset: row for offset, row in self.rows.items() if offset > upto or newest[row[0]] == offset}
 
 
 def read_from_start(bootstrap: str, topic: str) -> dict[int, Row]:

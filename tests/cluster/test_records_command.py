@@ -149,6 +149,8 @@ def test_what_cannot_be_done_is_said_in_one_line(shell: Shell) -> None:
     assert "line 1: there is no partition 9" in shell.is_refused(
         "produce", "there", "--json", stdin=b'{"value": "x", "partition": 9}'
     )
+    shell("topic", "create", "compacted", "--config", "cleanup.policy=compact")
+    assert "line 1: topic compacted is compacted" in shell.is_refused("produce", "compacted", stdin=b"a\n")
     assert "--from 'yesterday'" in shell.is_refused("consume", "there", "--from", "yesterday")
     assert "partition 0 ends before offset" in shell.is_refused("consume", "there", "--from", "900")
     assert "cannot read" in shell.is_refused("produce", "there", "--file", "/no/such/file")

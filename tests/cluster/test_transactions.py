@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from quorate.batch import encode_records
 from quorate.bench.cluster_processes import POLL_S
 from quorate.client import CommitFailed, Joint, NumberIn, Part, RunFenced
+from quorate.machine.metadata import REPLICATIONS
+from tests.cluster.client_notes import TRANSACTIONS, note
 from tests.cluster.kafka_clients import TIMEOUT_S, Confluent
-from tests.cluster.support import expect_no_traceback, sampled
+from tests.cluster.other_clients import NotThere
+from tests.cluster.support import expect_no_traceback
 from tests.cluster.test_kafka_clients import FIRST, KafkaCluster
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import KafkaProducer  # type: ignore[import-untyped]
+from tests.cluster.transaction_clients import PRODUCERS, by_kcat
 
 pytestmark = [
     pytest.mark.cluster,
@@ -32,9 +30,6 @@ pytestmark = [
 
 END_S = 60.0
 
-Transaction = tuple[list[bytes], bool]
-"""Values, and whether they are to be committed."""
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
@@ -43,50 +38,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         cluster.until_ready()
         yield cluster
         expect_no_traceback(*cluster.nodes.values())
-
-
-# ---- producers ----
-
-
-def by_confluent(bootstrap: str, topic: str, transactions: list[Transaction]) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"id-{topic}"})
-    producer.init_transactions(TIMEOUT_S)
-    for values, commit in transactions:
-        producer.begin_transaction()
-        for number, value in enumerate(values):
-            producer.produce(topic, value, partition=number % 2)
-        producer.flush(TIMEOUT_S)
-        producer.commit_transaction(TIMEOUT_S) if commit else producer.abort_transaction(TIMEOUT_S)
-
-
-def by_aiokafka(bootstrap: str, topic: str, transactions: list[Transaction]) -> None:
-    async def main() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"id-{topic}")
-        await producer.start()
-        try:
-            for values, commit in transactions:
-                await producer.begin_transaction()
-                for number, value in enumerate(values):
-                    await producer.send_and_wait(topic, value, partition=number % 2)
-                await (producer.commit_transaction() if commit else producer.abort_transaction())
-        finally:
-            await producer.stop()
-
-    asyncio.run(main())
-
-
-def by_kafka_python(bootstrap: str, topic: str, transactions: list[Transaction]) -> None:
-    producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), transactional_id=f"id-{topic}")
-    producer.init_transactions()
-    for values, commit in transactions:
-        producer.begin_transaction()
-        for number, value in enumerate(values):
-            producer.send(topic, value, partition=number % 2).get(TIMEOUT_S)
-        producer.commit_transaction() if commit else producer.abort_transaction()
-    producer.close(TIMEOUT_S)
-
-
-PRODUCERS = {"confluent-kafka": by_confluent, "aiokafka": by_aiokafka, "kafka-python": by_kafka_python}
 
 
 # ---- what readers see ----
@@ -131,14 +82,40 @@ def until_seen(bootstrap: str, topic: str, wanted: Callable[[dict[int, list[byte
         time.sleep(POLL_S)
 
 
-@pytest.mark.parametrize("client", PRODUCERS)
-def test_readers_see_what_was_committed_whole_and_in_order(cluster: KafkaCluster, client: str) -> None:
-    topic = f"plain-{client}"
-    Confluent(cluster.bootstrap).create(topic, partitions=2)
+IN_EVERY_RUN = {(client, "raft") for client in ("confluent-kafka", "aiokafka", "kafka-python")} | {
+    ("confluent-kafka", "confirm")
+}
+
+
+def combinations() -> list[Any]:
+    """One protocol with each client of ours, and one client with another protocol; all of them in a proof."""
+    return [
+        pytest.param(
+            client,
+            replication,
+            id=f"{client}|{replication}",
+            marks=() if (client, replication) in IN_EVERY_RUN else pytest.mark.proof,
+        )
+        for client in PRODUCERS
+        for replication in REPLICATIONS
+    ]
+
+
+@pytest.mark.parametrize(("client", "replication"), combinations())
+def test_readers_see_what_was_committed_whole_and_in_order(
+    cluster: KafkaCluster, client: str, replication: str
+) -> None:
+    topic = f"plain-{client}-{replication}"
+    Confluent(cluster.bootstrap).create(topic, partitions=2, quorate_replication=replication)
     transactions = [
         ([b"%d.%d" % (number, each) for each in range(4)], number % 3 != 1) for number in range(6)
     ]
-    PRODUCERS[client](cluster.bootstrap, topic, transactions)
+    note(client, replication, TRANSACTIONS, "failed")
+    try:
+        PRODUCERS[client](cluster.bootstrap, topic, transactions)
+    except NotThere as why:
+        note(client, replication, TRANSACTIONS, f"not run: {why}")
+        pytest.skip(str(why))
     wanted = {
         part: [value for values, commit in transactions if commit for value in values[part::2]]
         for part in range(2)
@@ -146,14 +123,23 @@ def test_readers_see_what_was_committed_whole_and_in_order(cluster: KafkaCluster
     until_seen(cluster.bootstrap, topic, lambda found: found == wanted)
     all_of_it = seen(cluster.bootstrap, topic, isolation="read_uncommitted")
     assert sum(map(len, all_of_it.values())) == 24
+    note(client, replication, TRANSACTIONS, "passed")
 
 
-@pytest.mark.parametrize("replication", sampled("raft", "confirm"))
-def test_every_kind_of_topic_takes_transactions(cluster: KafkaCluster, replication: str) -> None:
-    topic = f"kind-{replication}"
+@pytest.mark.proof
+@pytest.mark.parametrize("replication", REPLICATIONS)
+def test_kcat_writes_one_transaction(cluster: KafkaCluster, replication: str) -> None:
+    topic = f"kcat-{replication}"
     Confluent(cluster.bootstrap).create(topic, partitions=2, quorate_replication=replication)
-    by_confluent(cluster.bootstrap, topic, [([b"a", b"b"], True), ([b"c"], False), ([b"d"], True)])
-    until_seen(cluster.bootstrap, topic, lambda found: found == {0: [b"a", b"d"], 1: [b"b"]})
+    values = [b"%d" % number for number in range(10)]
+    note("kcat", replication, TRANSACTIONS, "failed")
+    try:
+        by_kcat(cluster.bootstrap, topic, values)
+    except NotThere as why:
+        note("kcat", replication, TRANSACTIONS, f"not run: {why}")
+        pytest.skip(str(why))
+    until_seen(cluster.bootstrap, topic, lambda found: found == {0: values, 1: []})
+    note("kcat", replication, TRANSACTIONS, "passed")
 
 
 def test_an_older_producer_is_fenced(cluster: KafkaCluster) -> None:

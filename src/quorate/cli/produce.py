@@ -84,11 +84,13 @@ def produce(
     from quorate.cli.orders import reached
     from quorate.cli.producing import Settings, write_all
     from quorate.cli.record_lines import header_of
+    from quorate.client.admin import settings_of
 
     headers = tuple(map(header_of, header or ()))
     parse = _parse(key_separator, json=json)
     with reached(servers) as cluster:
         partitions_count = len(cluster.topics([topic])[topic].partitions)
+        is_compacted = settings_of(cluster, topic).get("cleanup.policy") == "compact"
     if partition is not None and partition >= partitions_count:
         raise WrongUsage(f"topic {topic} has no partition {partition}; it has {partitions_count}, from 0 on")
     settings = Settings(
@@ -98,6 +100,7 @@ def produce(
         headers,
         None if compression == "none" else str(compression),
         str(acks),
+        is_compacted,
     )
     if file is None:
         return write_all(servers, settings, 0, parse)

@@ -42,6 +42,7 @@ class Settings(NamedTuple):
     headers: tuple[Header, ...]
     compression: str | None
     acks: str
+    is_compacted: bool
 
 
 class Written:
@@ -122,6 +123,8 @@ async def _write(
                     record = parse(line)
                     if record.partition is not None and record.partition >= settings.partitions_count:
                         raise BadLine(f"there is no partition {record.partition}")
+                    if record.key is None and settings.is_compacted:
+                        raise BadLine(f"topic {settings.topic} is compacted: give keys with -k or --json")
                 except BadLine as bad:
                     raise WrongUsage(f"line {number}: {bad}; what came before it is written") from None
                 await _send(producer, settings, record, written)

@@ -44,6 +44,7 @@ from quorate.kafka import (
 )
 from quorate.kafka.call import Call
 from quorate.kafka.group_coordinator import Coordinator
+from quorate.kafka.keys import Keys
 from quorate.kafka.sessions import Room
 from quorate.kafka.table_snapshots import Snapshots
 from quorate.kafka.vouching import Vouching
@@ -112,6 +113,7 @@ class Broker:
         self.groups = Coordinator(self)
         self.snapshots = Snapshots()
         self.vouching = Vouching(self)
+        self.keys = Keys(self)
         self.ingest = Ingest(node, produce.batch_bytes_max)
 
     def handle(self, call: Call) -> None:
@@ -154,6 +156,7 @@ class Broker:
 
     def _over(self, *, failed: bool) -> None:
         self.vouching.close()
+        self.keys.close()
         for door in tuple(self.doors):
             door.abort() if failed else door.close()
 

@@ -2,7 +2,8 @@
 otherwise. The older AlterConfigs says all that is to be set: whatever it does not name is as by default afterwards.
 
 What is set for the cluster, as for a node without a name, is what new topics are. Nodes are set by their own
-configuration, which nobody changes from outside: of one node nothing is described, and nothing altered.
+configuration, which nobody changes from outside: of one node nothing is described, and nothing altered. Only that
+its throttles be lifted is taken, as Kafka's tool for reassignments asks for it in the end: there are none.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from quorate.kafka.broker import Broker
 
 REGISTERED_TIMEOUT_S = 5.0
+THROTTLES = {
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
+"""Of a node of Kafka's."""
 
 Meant = Callable[["Broker", Any], dict[str, str | None]]
 """What each setting is to be, as a resource of a request has it; None: as by default. Raises Refused."""
@@ -129,6 +136,8 @@ async def _alter_all(broker: Broker, call: Call, request: Any, meant: Meant) -> 
 
 async def _alter(broker: Broker, wanted: Any, meant: Meant, *, validate_only: bool) -> None:
     if wanted.resource_type == Resource.NODE and not _is_cluster(wanted):
+        if meant is _altered and _lifts_throttles(_altered(broker, wanted)):
+            return
         why = "a node is set by its own configuration: change its file, and restart it"
         raise Refused(ErrorCode.invalid_request, why)
     altered = meant(broker, wanted)
@@ -156,6 +165,10 @@ async def _alter(broker: Broker, wanted: Any, meant: Meant, *, validate_only: bo
     except NoMetadata as error:
         # Rule 9: it may have been done.
         raise Refused(ErrorCode.request_timed_out, str(error)) from None
+
+
+def _lifts_throttles(altered: dict[str, str | None]) -> bool:
+    return bool(altered) and altered.keys() <= THROTTLES and set(altered.values()) == {None}
 
 
 def _altered(_: Broker, wanted: Any) -> dict[str, str | None]:

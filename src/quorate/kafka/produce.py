@@ -4,8 +4,9 @@ With acks=all a batch is answered when a quorum has flushed it; with acks=1 when
 lost with that leader. With acks=0 no response is sent, and a client whose batch was refused is disconnected, as
 Kafka does, so that it notices.
 
-A batch is looked at as far as its header; its checksum is verified, its records are not opened. Where the topic
-gives records the time at which they were taken, the header alone says so, and clients read it there.
+A batch is looked at as far as its header; its checksum is verified, its records are not opened, but where the topic
+is compacted (keys.py). Where the topic gives records the time at which they were taken, the header alone says so,
+and clients read it there.
 
 A producer with an id may have sent a batch before, and that one may be in the log. So whatever it is told to
 try again is "possibly written" or says nothing about earlier attempts, and what comes behind such a batch is
@@ -25,6 +26,7 @@ from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
 from quorate.kafka.call import Call
+from quorate.machine.compactions import compacts
 from quorate.machine.metadata import Topic
 from quorate.machine.producers import Numbered, numbered
 from quorate.machine.transaction_words import Verdict
@@ -159,16 +161,53 @@ class Producing:
         metrics.produce_batches += 1
         metrics.produce_bytes += len(records)
         append_time = _given_time(topic, header, records)
+        if header.is_transactional and (not self._transactional_id or numbers is None):
+            raise Refused(ErrorCode.invalid_record, "a transactional batch of no transactional producer")
         answer = partial(self._replied, answers, place, partition, numbers, append_time)
         self._proposed.append(answer)
-        if not header.is_transactional:
+        if compacts(topic.config):
+            go = partial(self._looked, answers, place, partition, records, numbers, answer)
+            self._broker.keys.when_looked(partition, records, go)
+        else:
+            self._hand_in(answers, place, partition, records, numbers, answer)
+
+    def _looked(
+        self,
+        answers: list[PartitionAnswer],
+        place: int,
+        partition: Partition,
+        records: memoryview,
+        numbers: Numbered | None,
+        answer: Callable[[Reply], None],
+        why: str,
+    ) -> None:
+        """A batch for a compacted topic: its keys were looked for."""
+        if answers[place].error != _UNDECIDED:
+            return
+        if why:
+            number = answers[place].number
+            self._decided(answers, place, PartitionAnswer(number, ErrorCode.invalid_record, message=why))
+        elif self._broker.node.holds(partition):
+            self._hand_in(answers, place, partition, records, numbers, answer)
+        else:
+            answer(Reply(0, Outcome.NOT_LEADER))
+
+    def _hand_in(
+        self,
+        answers: list[PartitionAnswer],
+        place: int,
+        partition: Partition,
+        records: memoryview,
+        numbers: Numbered | None,
+        answer: Callable[[Reply], None],
+    ) -> None:
+        if numbers is None or not numbers.is_transactional:
             flushed = partial(_flushed, answer) if self._acks == ACKS_LEADER else None
             self._broker.node.propose(partition, [records], answer, flushed)
-        elif self._transactional_id and numbers is not None:
+        else:
+            assert self._transactional_id
             go = partial(self._vouched, answers, place, partition, records, answer)
             self._broker.vouching.when_vouched(self._transactional_id, partition, numbers, go)
-        else:
-            raise Refused(ErrorCode.invalid_record, "a transactional batch of no transactional producer")
 
     def _vouched(
         self,

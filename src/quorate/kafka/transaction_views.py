@@ -97,7 +97,7 @@ def _described(broker: Broker, name: str) -> dict[str, Any]:
         "transactional_id": name,
         "transaction_state": PHASES[found.phase] if found is not None else "",
         "transaction_timeout": timedelta(milliseconds=found.timeout_ms if found is not None else 0),
-        "transaction_start_time": datetime.fromtimestamp(max(began_ms, 0) / 1000, UTC),
+        "transaction_start_time": datetime.fromtimestamp(began_ms / 1000, UTC),
         "producer_id": found.producer_id if found is not None else NOT_KNOWN,
         "producer_epoch": found.epoch if found is not None else NOT_KNOWN,
         "topics": _named(broker, partitions),

@@ -154,6 +154,8 @@ def _why_not_committed(state: State, command: Seal | CommitJoint) -> Result | No
     if app is None:  # A batch of nothing is a number like any other.
         if is_bad_name(command.app) or is_bad_name(command.run) or command.number < 0:
             return Result(Verdict.BAD_NAME)
+        if len(state.apps) >= PRODUCERS_COUNT_MAX:
+            return Result(Verdict.TOO_MANY)
         app = state.apps[command.app] = App(fenced=[], aborted=[], attempts={}, run=command.run)
     refused = _why_not(state, app, command.number, command.run)
     if refused is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from quorate.core.effects import Outcome, Reply
@@ -64,14 +65,16 @@ class Coordinating:
     async def run(self) -> None:
         """Until cancelled."""
         self._node.watch_settled(self._settled)
+        looked_at = time.monotonic()
         try:
             while True:
                 self._look()
                 self._woken.clear()
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_EVERY_S):
                         await self._woken.wait()
-                except TimeoutError:
+                if time.monotonic() - looked_at >= LOOK_EVERY_S:  # Also where it is never quiet for so long.
+                    looked_at = time.monotonic()
                     self._look_at_clock()
         finally:
             for task in self._tasks:

@@ -21,6 +21,8 @@ from quorate.wire.cursor import BadMessage, Cursor
 
 Read = Callable[[Cursor], Any]
 NULL_ENTITY = -1
+NO_TIME_MS = -1
+"""Said of what has not happened, also where Kafka's schema does not say that it may be missing."""
 YEAR_9999_MS = 253_402_300_799_000
 
 
@@ -192,7 +194,7 @@ def _lifetime(time_ms: int) -> datetime.timedelta:
 def _moment(time_ms: int, *, nullable: bool) -> datetime.datetime | None:
     if time_ms == -1 and nullable:
         return None
-    if not 0 <= time_ms <= YEAR_9999_MS:
+    if not NO_TIME_MS <= time_ms <= YEAR_9999_MS:
         raise BadMessage(f"{time_ms} is no time")
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     return epoch + datetime.timedelta(milliseconds=time_ms)

@@ -177,6 +177,11 @@ def test_settings_are_altered_in_every_version(tmp_path: Path, version: int) -> 
             ):
                 assert why in (await answer(*configs)).error_message
             assert "its own configuration" in (await answer(kind=Resource.NODE)).error_message
+            rate = "leader.replication.throttled.rate"
+            throttled = await answer(setting(rate, "1000"), kind=Resource.NODE)
+            assert "its own configuration" in throttled.error_message
+            lifted = await answer(setting(rate, None, DELETE), kind=Resource.NODE)
+            assert lifted.error_code == ErrorCode.none, "there is none, which is what is asked for"
             assert (await answer(setting("max.message.bytes", None, DELETE))).error_code == ErrorCode.none
             assert image.topics["orders"].config == {}
             absent, *twice = await alter(

@@ -1,4 +1,5 @@
-"""Requests of real clients, and of every other kind and version, spoiled and sent to a node that serves.
+"""Requests of real clients, and of every other kind and version, joint transactions included, spoiled and sent to a
+node that serves.
 
 A node outlives them all, and each costs only its own connection. What is answered is answered to whoever asked, in
 order, and can be read; what is not ends the connection, with one line in the log. When all have gone, nothing of
@@ -20,6 +21,7 @@ from quorate.batch import encode_records
 from quorate.kafka.broker import Broker
 from quorate.kafka.call import Call
 from quorate.kafka.sessions import PARTITIONS_COUNT_MAX
+from quorate.wire import joint
 from quorate.wire.messages import VERSIONS, Api, decode_response, encode_request, is_served, request_class
 from tests.unit.kafka.harness import Connection, Served, serve, until
 from tests.unit.kafka.recording import load
@@ -39,8 +41,9 @@ CLOSED = "disconnected"
 class Fuzz:
     """The same inputs for the same seed."""
 
-    def __init__(self, seed: int, maker: Maker) -> None:
+    def __init__(self, seed: int, maker: Maker, topic_ids: list[bytes]) -> None:
         self.rng = Random(seed)
+        self._topic_ids = topic_ids
         self._recorded = [bytes.fromhex(each.frame) for each in load()]
         self._made = {
             (api, version): maker
@@ -50,10 +53,31 @@ class Fuzz:
 
     def frame(self) -> bytes:
         """One that was recorded, or of any kind and version that is served."""
-        if self.rng.random() < 0.4:
+        if (kind := self.rng.random()) < 0.4:
             return self.rng.choice(self._recorded)
+        if kind < 0.45:
+            return joint.encode_request(self._joint(), 1, "fuzz")[SIZE:]
         (api, version), maker = self.rng.choice(list(self._made.items()))
         return encode_request(api, version, 1, "fuzz", maker.entity(request_class(api, version)))[SIZE:]
+
+    def _joint(self) -> joint.Request:
+        """Of a few apps and runs, so that some of it fits together."""
+        rng = self.rng
+        app, run, number = rng.choice("ab"), rng.choice("cd"), rng.choice((0, 1, 2, -1, 1 << 63))
+        producer_id = rng.choice((0, 1, 1000, -1, 1 << 63))
+        written = joint.Written(
+            "a", rng.choice(self._topic_ids), rng.choice((0, 1, 9, -1)), rng.choice((0, 1))
+        )
+        parts = tuple(joint.Part(producer_id + each, (written,)) for each in range(rng.randrange(3)))
+        return rng.choice(
+            (
+                joint.Open(app, number, run, rng.randrange(3), 0, rng.choice((0, 20, 60_000))),
+                joint.Commit(app, number, run, parts, rng.choice((0, 100))),
+                joint.Abort(app, number, run),
+                joint.Renew(app, run, (producer_id,)),
+                joint.AskLast(app),
+            )
+        )
 
     def spoiled(self, correlation: int) -> bytes:
         """With its size, and with a correlation of its own if that much is left of it."""
@@ -134,6 +158,9 @@ def expect_answer(answer: bytes, expected: list[bytes]) -> None:
     assert expected, f"the answer {answer[:40].hex()} is of none of the requests that were sent here"
     head = expected.pop(0)
     api, version = int.from_bytes(head[:2], "big"), int.from_bytes(head[2:4], "big", signed=True)
+    if api == joint.JOINT_API:
+        joint.decode_answer(answer)
+        return
     if api not in set(Api):
         return  # Of tables: they are tried elsewhere.
     if not is_served(api, version):
@@ -161,7 +188,7 @@ def fuzz(directory: Path, seed: int, inputs_count: int) -> None:
         broker = broker_of(served)
         await until(lambda: is_clean(broker))
         tasks_count = len(asyncio.all_tasks())
-        made = Fuzz(seed, Maker(seed, ids))
+        made = Fuzz(seed, Maker(seed, ids), [each.bytes for each in ids])
         inputs = (made.spoiled(1000 + number) for number in range(inputs_count))
         outcomes = Outcomes()
 

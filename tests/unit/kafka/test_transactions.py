@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,30 @@ def test_offsets_of_a_group_are_committed_with_the_transaction(tmp_path: Path) -
     serve(tmp_path, test)
 
 
+def test_a_transaction_times_out_however_busy_its_coordinator_is(tmp_path: Path) -> None:
+    """Somebody else has one transaction after the other, without a pause."""
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection, await served.connect() as other:
+            await ready(served, connection)
+            late, busy = Producer(connection), Producer(other, "busy")
+            await late.begin(timeout_s=0.3)
+            await late.add(0)
+            await busy.begin()
+
+            async def is_over() -> bool:
+                asked = {"transactional_ids": [NAME]}
+                (found,) = (await connection.ask(Api.DESCRIBE_TRANSACTIONS, asked)).transaction_states
+                return str(found.transaction_state) != "Ongoing"
+
+            async with asyncio.timeout(10):
+                while not await is_over():
+                    await busy.add(1)
+                    await busy.end(commit=True)
+
+    serve(tmp_path, test)
+
+
 def test_people_can_look_at_transactions(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         async with await served.connect() as connection:
@@ -291,6 +316,7 @@ def test_people_can_look_at_transactions(tmp_path: Path) -> None:
             found, nobody = described.transaction_states
             assert (found.transaction_state, found.producer_id) == ("Ongoing", producer.id)
             assert [(each.topic, each.partitions) for each in found.topics] == [(TOPIC, (0, 1))]
+            assert abs(found.transaction_start_time.timestamp() - time.time()) < 60
             assert nobody.error_code in (ErrorCode.transactional_id_not_found, ErrorCode.not_coordinator)
             values = {"state_filters": ["Ongoing"], "producer_id_filters": [], "duration_filter": -1}
             listed = await connection.ask(Api.LIST_TRANSACTIONS, values)
@@ -299,6 +325,11 @@ def test_people_can_look_at_transactions(tmp_path: Path) -> None:
             producers = await connection.ask(Api.DESCRIBE_PRODUCERS, asked)
             (active,) = producers.topics[0].partitions[0].active_producers
             assert (active.producer_id, active.current_txn_start_offset >= 0) == (producer.id, True)
+            await producer.end(commit=True)
+            described = await connection.ask(Api.DESCRIBE_TRANSACTIONS, {"transactional_ids": [NAME]})
+            (found,) = described.transaction_states
+            if found.transaction_state == "CompleteCommit":
+                assert found.transaction_start_time.timestamp() < 0, "none is open: there is no such time"
 
     serve(tmp_path, test)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorate.core.entry import Header
+from quorate.machine import joint_transactions
 from quorate.machine.commanded import commands_batch
 from quorate.machine.transaction_words import (
     EPOCH_EXHAUSTED,
@@ -307,6 +310,15 @@ def test_a_batch_of_nothing_is_a_number_like_any_other() -> None:
     coordinator = Coordinator()
     assert coordinator.commit(7).verdict is Verdict.DONE
     assert coordinator.commit(7).verdict is Verdict.ALREADY_IN
+
+
+def test_there_are_only_so_many_apps_whatever_they_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joint_transactions, "PRODUCERS_COUNT_MAX", 1)
+    coordinator = Coordinator()
+    assert coordinator.apply(Seal("other", 0, "run", (), 1)).verdict is Verdict.DONE
+    assert coordinator.commit(0).verdict is Verdict.TOO_MANY
+    assert coordinator.abort(0) is Verdict.TOO_MANY
+    assert coordinator.open(0).verdict is Verdict.TOO_MANY
 
 
 def test_an_idle_app_is_forgotten_and_one_with_open_attempts_is_not() -> None:

@@ -207,6 +207,8 @@ TABLE = """
     confirm-ack-races-rollback confirm-async-overtakes confirm-snapshot-unconfirmed confirm-writable-early
     confirm-quorum-early confirm-dirty-read confirm-two-ayes confirm-settle-before-promote confirm-rollback-early
     producer-survives-cut producer-survives-rollback
+    joint-append-after-commit joint-orphan-published joint-repeat-published joint-commit-after-timeout
+    lso-passes-open
 """.split()
 
 

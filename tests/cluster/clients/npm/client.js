@@ -1,4 +1,5 @@
-// kafkajs, driven by one JSON object as its argument: write records, or read some, and print what came as JSON.
+// kafkajs, driven by one JSON object as its argument: write records, also in transactions, or read some, and print what
+// came as JSON.
 const { Kafka, logLevel } = require("kafkajs");
 
 const text = (bytes) => (bytes === null || bytes === undefined ? null : bytes.toString());
@@ -8,6 +9,18 @@ async function write(kafka, { topic, records }) {
   await producer.connect();
   const messages = records.map(([key, value, headers]) => ({ key, value, headers, partition: 0 }));
   await producer.send({ topic, acks: -1, messages });
+  await producer.disconnect();
+}
+
+async function transact(kafka, { topic, transactions, id }) {
+  const producer = kafka.producer({ idempotent: true, transactionalId: id, maxInFlightRequests: 1 });
+  await producer.connect();
+  for (const [values, commit] of transactions) {
+    const transaction = await producer.transaction();
+    const messages = values.map((value, number) => ({ value, partition: number % 2 }));
+    await transaction.send({ topic, acks: -1, messages });
+    await (commit ? transaction.commit() : transaction.abort());
+  }
   await producer.disconnect();
 }
 
@@ -31,7 +44,8 @@ async function read(kafka, { topic, count, group }) {
 
 const asked = JSON.parse(process.argv[2]);
 const kafka = new Kafka({ clientId: "kafkajs", brokers: asked.brokers, logLevel: logLevel.NOTHING });
-(asked.records ? write : read)(kafka, asked).catch((error) => {
+const act = asked.records ? write : asked.transactions ? transact : read;
+act(kafka, asked).catch((error) => {
   console.error(String(error));
   process.exit(1);
 });
