@@ -1,8 +1,8 @@
 """Produce: record batches into the log.
 
-With acks=all a batch is answered when a quorum has flushed it; with acks=1 when the leader has, and then it may be
-lost with that leader. With acks=0 no response is sent, and a client whose batch was refused is disconnected, as
-Kafka does, so that it notices.
+With acks=all a batch is answered when a quorum has flushed it; with acks=1, or where the topic says that this is
+enough (`quorate.flush`), when the leader has, and then it may be lost with that leader. With acks=0 no response is
+sent, and a client whose batch was refused is disconnected, as Kafka does, so that it notices.
 
 A batch is looked at as far as its header; its checksum is verified, its records are not opened. Where the topic
 gives records the time at which they were taken, the header alone says so, and clients read it there.
@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
-from quorate.kafka.call import Call
+from quorate.kafka.call import CROWDED, Call
 from quorate.machine.metadata import Topic
 from quorate.machine.producers import Numbered, numbered
 from quorate.machine.transaction_words import Verdict
@@ -40,6 +40,8 @@ ACKS = (-1, 0, 1)
 MESSAGE_BYTES_MAX = "max.message.bytes"
 MESSAGE_BYTES_DEFAULT = 1_048_588
 """Kafka's default."""
+FLUSH, FLUSH_QUORUM, FLUSH_LEADER = "quorate.flush", "quorum", "leader"
+"""Who must have flushed a batch before it is acknowledged."""
 TIMESTAMP_TYPE, CREATE_TIME, APPEND_TIME = "message.timestamp.type", "CreateTime", "LogAppendTime"
 TIMEOUT_MS_MAX = 5 * 60_000
 COMPRESSION_GREATEST = 4
@@ -101,6 +103,7 @@ class Producing:
 
     def __init__(self, broker: Broker, call: Call) -> None:
         request = parse_request(call.frame, call.head.body_at, call.head.version)
+        call.frame = b""  # What waits for followers is on the disk, and not in memory as well.
         broker.node.metrics.produce_requests += 1
         self._broker = broker
         self._call = call
@@ -161,8 +164,11 @@ class Producing:
         append_time = _given_time(topic, header, records)
         answer = partial(self._replied, answers, place, partition, numbers, append_time)
         self._proposed.append(answer)
-        if not header.is_transactional:
-            flushed = partial(_flushed, answer) if self._acks == ACKS_LEADER else None
+        if self._broker.is_crowded:
+            answer(Reply(0, Outcome.BUSY, why=CROWDED))
+        elif not header.is_transactional:
+            is_enough = self._acks == ACKS_LEADER or topic.config.get(FLUSH) == FLUSH_LEADER
+            flushed = partial(_flushed, answer) if is_enough else None
             self._broker.node.propose(partition, [records], answer, flushed)
         elif self._transactional_id and numbers is not None:
             go = partial(self._vouched, answers, place, partition, records, answer)

@@ -20,7 +20,7 @@ from quorate.core import commands
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import partition_of
 from quorate.host.querying import Consistency
-from quorate.kafka.call import Call
+from quorate.kafka.call import CROWDED, Call
 from quorate.machine.metadata import Topic
 from quorate.machine.table import Tables
 from quorate.machine.table_wire import encode
@@ -132,6 +132,9 @@ class Asked:
         wrong = why_not(request.transaction)
         if wrong is not None:
             self._answer(wire.Refused(wrong))
+            return
+        if self._broker.is_crowded:
+            self._answer(wire.Again(CROWDED))
             return
         settled = partial(self._settled, request.transaction.id)
         self._broker.node.propose(self._partition, [encode(request.transaction)], settled)

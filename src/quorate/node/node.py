@@ -101,6 +101,8 @@ class Node(Speaker):
         self.metadata: MetadataClient
         """Only where the configuration names voters for the metadata group."""
         self.doors: list[Door] = []
+        self.receiving_bytes = 0
+        """Of letters that have not arrived wholly, over all of them."""
         self.unwanted = Unwanted(self)
         self.metrics = Metrics()
         self.nats_status: Callable[[], NatsStatus | None] = lambda: None
