@@ -188,7 +188,17 @@ class Door(Letters):
     # --- a client ---
 
     def _take_request(self, letter: Buffer) -> None:
+        """What goes wrong with one request costs its connection and no more, but for an assertion of ours."""
         number, request, attachment = requests.decode_request(letter)
+        try:
+            self._do(number, request, attachment)
+        except (BadLetter, AssertionError):
+            raise
+        except Exception as error:
+            self._node.log_bug(error)
+            raise BadLetter(f"a request failed: {type(error).__name__}") from error
+
+    def _do(self, number: int, request: Request, attachment: memoryview) -> None:
         if type(request) is Propose:
             self._propose(number, request, attachment)
         elif type(request) is Fetch:

@@ -27,6 +27,7 @@ from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.querying import Consistency, query
 from quorate.machine.metadata import METADATA
+from quorate.node.codec import SPOKEN
 from quorate.node.compaction import Compacting
 from quorate.node.config import Address, NodeConfig
 from quorate.node.directory import read_identity, store_directory
@@ -351,7 +352,9 @@ class Node(Speaker):
         elif parcel.to_overseer:
             self.overseers.receive(parcel)
         else:
-            self.host.receive(self._now, parcel)
+            hosted = self.host.hosted.get(parcel.partition) if parcel.partition is not None else None
+            if hosted is None or type(parcel.message) in SPOKEN[hosted.record.protocol]:
+                self.host.receive(self._now, parcel)
 
     def propose(
         self,
