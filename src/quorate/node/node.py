@@ -32,6 +32,7 @@ from quorate.node.compaction import Compacting
 from quorate.node.config import Address, NodeConfig
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
+from quorate.node.ended import Ended
 from quorate.node.ensembles import Ensembles
 from quorate.node.entrance import Guests, made_entrances
 from quorate.node.farewell import hand_over, make_way
@@ -133,6 +134,7 @@ class Node(Speaker):
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
         self._why_failed = ""
+        self._ended = Ended(self)
         self._leaving: asyncio.Task[None] | None = None
         """Asked to stop, and saying goodbye."""
         self._over = False
@@ -156,7 +158,7 @@ class Node(Speaker):
             incarnation=self.incarnation,
             disk=self.disk,
             refused=self.unwanted.refused,
-            nobody_there=self._ended,
+            nobody_there=self._ended.heard,
         )
         with RealDisk(store_directory(self.config), self._deliver, self._watch) as disk:
             disk.lock_now()
@@ -559,17 +561,11 @@ class Node(Speaker):
     def _suspected(self, peer: int) -> None:
         self.overseers.suspect(peer)
 
-    def _ended(self, peer: int) -> None:
-        """Nobody listens where it should: its replicas here need not wait until it has been silent for long."""
-        if not self._over:
-            self.begin_turn()
-            self.host.suspect(peer, ended=True)
-            self.end_turn()
-
     def _led(self, hosted: Hosted) -> None:
         if self.config.voters:
             self.metadata.leaders_version += 1
             self._leaders.look()
+        self._ended.led()
         if hosted.partition == METADATA:
             self.overseers.look()
         for watcher in self._watchers:
