@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from quorate.batch import encode_records
 from quorate.bench.cluster_processes import POLL_S, Cluster, NodeProcess
 from tests.cluster.kafka_clients import TIMEOUT_S, Aiokafka, Confluent, KafkaClient, KafkaPython, Kcat
+from tests.cluster.person import Operator
 from tests.cluster.support import QUICK_RAFT, expect_no_traceback, run
 from tests.unit.kafka.harness import Connection
 
@@ -267,12 +268,15 @@ def test_a_batch_beyond_the_topics_limit_is_refused(cluster: KafkaCluster) -> No
     assert errors == ["taken", "MSG_SIZE_TOO_LARGE"]
 
 
-def test_a_leader_that_nobody_follows_answers_who_asks_for_its_own_flush_only(tmp_path: Path) -> None:
+def test_a_leader_that_nobody_follows_answers_where_its_own_flush_is_enough(tmp_path: Path) -> None:
+    """For whoever asks for no more, or in a topic that says so; in any other, acks=all waits for a quorum."""
+
     async def asked(node: NodeProcess) -> None:
         batch = encode_records([(None, b"value")])
         async with Connection(*await asyncio.open_connection(*node.address)) as connection:
-            answer = await connection.produce("lonely", batch, acks=1)
-            assert (answer.error_code, answer.base_offset) == (0, FIRST)
+            for topic, acks in (("lonely", 1), ("weaker", -1)):
+                answer = await connection.produce(topic, batch, acks=acks)
+                assert (answer.error_code, answer.base_offset) == (0, FIRST)
             waited = asyncio.ensure_future(connection.produce("lonely", batch, acks=-1))
             done, _ = await asyncio.wait([waited], timeout=0.5)
             assert not done or waited.result().error_code, "a quorum has not flushed it"
@@ -284,6 +288,8 @@ def test_a_leader_that_nobody_follows_answers_who_asks_for_its_own_flush_only(tm
         cluster.until_ready()
         Confluent(cluster.bootstrap).create("lonely")
         leader = cluster.leader_of("lonely")
+        Confluent(cluster.bootstrap).create("weaker", quorate_flush="leader")
+        Operator(cluster.bootstrap).brings_about(f"topic transfer weaker --to {leader}")
         others = [node for number, node in cluster.nodes.items() if number != leader]
         for node in others:
             node.send(signal.SIGSTOP)

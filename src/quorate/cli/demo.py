@@ -83,13 +83,11 @@ def demo(
         with spark_session(out) as spark:
             flow = send_and_kill(out, cluster, spark, events)
             compare(out, flow)
-            if not flow.held:
-                cluster.is_evidence = True
-                out.print(
-                    f"   its data and logs are left for a look: {cluster.directory.parent}", soft_wrap=True
-                )
+            keep_evidence(out, cluster, of_a_bug=not flow.held)
             kept = write_back(out, cluster, spark, flow)
+            keep_evidence(out, cluster, of_a_bug=not kept)
             is_clean = audit_disks(out, cluster, spark)
+            keep_evidence(out, cluster, of_a_bug=not is_clean)
             worlds = sweep(out, spark, seeds)
     mutant, caught = plant_a_bug(out)
     if caught is not None:
@@ -108,6 +106,13 @@ def expect_installed() -> None:
             "the demo needs Spark and a Kafka client here; install them with `pip install '.[local]'` "
             "in a clone of Quorate"
         )
+
+
+def keep_evidence(out: Console, cluster: DemoCluster, *, of_a_bug: bool) -> None:
+    """What did not come out as it should can be looked at, and whoever sees it is told where."""
+    if of_a_bug and not cluster.is_evidence:
+        cluster.is_evidence = True
+        out.print(f"   its data and logs are left for a look: {cluster.directory.parent}\n", soft_wrap=True)
 
 
 def introduce(out: Console) -> None:

@@ -89,6 +89,8 @@ JUDGING_COUNT_MAX = 2
 
 NO_PARTITION = Partition(bytes(20))
 POLL_S = 0.02
+UNANSWERED_BYTES_MAX = 512 << 20
+"""Of writes, over all connections; each has a bound of its own, too."""
 
 
 class Broker:
@@ -99,6 +101,8 @@ class Broker:
         self.doors: set[Door] = set()
         self.receiving_bytes = 0
         """Of requests that have not arrived wholly, over all doors."""
+        self.unanswered_bytes = 0
+        """Of requests that have, and wait for their answers, over all doors."""
         self.metadata = metadata.MetadataCache(node)
         self.opening = asyncio.Semaphore(OPENING_COUNT_MAX)
         self.judging = asyncio.Semaphore(JUDGING_COUNT_MAX)
@@ -135,6 +139,11 @@ class Broker:
         else:
             least, greatest = VERSIONS[Api(api)]
             raise BadMessage(f"this version is not served, only {least} to {greatest}")
+
+    @property
+    def is_crowded(self) -> bool:
+        """What waits for followers is in memory: whoever brings more then hears that it must come again."""
+        return self.unanswered_bytes > UNANSWERED_BYTES_MAX
 
     def in_turn(self, act: Callable[[], None]) -> None:
         """For timers and tasks: answers given in `act` go out with the turn's end."""

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from quorate.kafka.door import Door
 
 
+CROWDED = "too much waits for its answer on this node"
+"""Why a write is not taken now."""
+
+
 class Call:
     """Answered once, in a turn of the node, at once or later; or abandoned, when the client is gone."""
 

@@ -14,7 +14,6 @@ is who takes too long for a first request, or, where passwords are asked for, to
 from __future__ import annotations
 
 import asyncio
-import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -26,8 +25,8 @@ from quorate.kafka.retrying import Retrying
 from quorate.kafka.sasl import session as sasl
 from quorate.kafka.sessions import Sessions
 from quorate.node.config import BadConfig
+from quorate.node.keepalive import keep_alive
 from quorate.node.listeners import CLIENT, ListenerConfig
-from quorate.node.logs import WARNING
 from quorate.node.metrics import ClientCounts
 from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.messages import Api, RequestHead, read_head
@@ -48,7 +47,6 @@ FIRST_REQUEST_TIMEOUT_S = 10.0
 WRITE_BUFFER_HIGH_BYTES = 8 << 20
 DOORS_COUNT_MAX = 1000
 """Clients beyond this many are turned away: descriptors are needed for files and peers, too."""
-KEEPALIVE_IDLE_S = 120
 JOIN_BYTES_MAX = 4 << 10
 """Answers up to this size are written as one buffer: copying is cheaper than listing the pieces."""
 
@@ -117,7 +115,7 @@ class Door(asyncio.Protocol):
         self._patience = asyncio.get_running_loop().call_later(patience_s, self._lose_patience)
         if len(self.broker.doors) > DOORS_COUNT_MAX:
             what = f"Kafka client {self.visitor}: turned away, {DOORS_COUNT_MAX} are connected"
-            self.broker.node.log(what, level=WARNING)
+            self.broker.node.log_offence(what)
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -130,6 +128,8 @@ class Door(asyncio.Protocol):
             if call.abandon is not None:
                 call.abandon()
         self._calls.clear()
+        self.broker.unanswered_bytes -= self._unanswered_bytes
+        self._unanswered_bytes = 0
         self._fetches.clear()
         self.sessions.end()
         self._drop_pieces()
@@ -251,6 +251,7 @@ class Door(asyncio.Protocol):
     def _admit(self, call: Call) -> None:
         self._calls.append(call)
         self._unanswered_bytes += call.request_bytes
+        self.broker.unanswered_bytes += call.request_bytes
         self._counts = self.broker.node.metrics.client(call.head.client_id)
         self._counts.requests += 1
         self._counts.request_bytes += call.request_bytes
@@ -331,6 +332,7 @@ class Door(asyncio.Protocol):
             call = calls.popleft()
             assert call.buffers is not None
             self._unanswered_bytes -= call.request_bytes
+            self.broker.unanswered_bytes -= call.request_bytes
             self._outgoing += call.buffers
             self._outgoing_bytes += call.answer_bytes
             self._counts.answer_bytes += call.answer_bytes
@@ -378,16 +380,7 @@ class Door(asyncio.Protocol):
     def turn_away(self, why: str) -> None:
         """This client cannot be served further; what it was answered before is still sent."""
         if self._is_open():
-            self.broker.node.log(f"Kafka client {self.visitor}: {why}; disconnected", level=WARNING)
+            self.broker.node.log_offence(f"Kafka client {self.visitor}: {why}; disconnected")
             self.flush()
             assert self._transport is not None
             self._transport.close()
-
-
-def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """A client whose machine is gone does not say so; the system notices after a while, and frees its place."""
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)

@@ -1,8 +1,8 @@
 """Produce: record batches into the log.
 
-With acks=all a batch is answered when a quorum has flushed it; with acks=1 when the leader has, and then it may be
-lost with that leader. With acks=0 no response is sent, and a client whose batch was refused is disconnected, as
-Kafka does, so that it notices.
+With acks=all a batch is answered when a quorum has flushed it; with acks=1, or where the topic says that this is
+enough (`quorate.flush`), when the leader has, and then it may be lost with that leader. With acks=0 no response is
+sent, and a client whose batch was refused is disconnected, as Kafka does, so that it notices.
 
 A batch is looked at as far as its header; its checksum is verified, its records are not opened, but where the topic
 is compacted (keys.py). Where the topic gives records the time at which they were taken, the header alone says so,
@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
-from quorate.kafka.call import Call
+from quorate.kafka.call import CROWDED, Call
 from quorate.machine.compactions import compacts
 from quorate.machine.metadata import Topic
 from quorate.machine.producers import Numbered, numbered
@@ -42,6 +42,8 @@ ACKS = (-1, 0, 1)
 MESSAGE_BYTES_MAX = "max.message.bytes"
 MESSAGE_BYTES_DEFAULT = 1_048_588
 """Kafka's default."""
+FLUSH, FLUSH_QUORUM, FLUSH_LEADER = "quorate.flush", "quorum", "leader"
+"""Who must have flushed a batch before it is acknowledged."""
 TIMESTAMP_TYPE, CREATE_TIME, APPEND_TIME = "message.timestamp.type", "CreateTime", "LogAppendTime"
 TIMEOUT_MS_MAX = 5 * 60_000
 COMPRESSION_GREATEST = 4
@@ -103,6 +105,7 @@ class Producing:
 
     def __init__(self, broker: Broker, call: Call) -> None:
         request = parse_request(call.frame, call.head.body_at, call.head.version)
+        call.frame = b""  # What waits for followers is on the disk, and not in memory as well.
         broker.node.metrics.produce_requests += 1
         self._broker = broker
         self._call = call
@@ -165,11 +168,15 @@ class Producing:
             raise Refused(ErrorCode.invalid_record, "a transactional batch of no transactional producer")
         answer = partial(self._replied, answers, place, partition, numbers, append_time)
         self._proposed.append(answer)
-        if compacts(topic.config):
-            go = partial(self._looked, answers, place, partition, records, numbers, answer)
+        is_enough = self._acks == ACKS_LEADER or topic.config.get(FLUSH) == FLUSH_LEADER
+        flushed = partial(_flushed, answer) if is_enough else None
+        if self._broker.is_crowded:
+            answer(Reply(0, Outcome.BUSY, why=CROWDED))
+        elif compacts(topic.config):
+            go = partial(self._looked, answers, place, partition, records, numbers, answer, flushed)
             self._broker.keys.when_looked(partition, records, go)
         else:
-            self._hand_in(answers, place, partition, records, numbers, answer)
+            self._hand_in(answers, place, partition, records, numbers, answer, flushed)
 
     def _looked(
         self,
@@ -179,6 +186,7 @@ class Producing:
         records: memoryview,
         numbers: Numbered | None,
         answer: Callable[[Reply], None],
+        flushed: Callable[[int], None] | None,
         why: str,
     ) -> None:
         """A batch for a compacted topic: its keys were looked for."""
@@ -188,7 +196,7 @@ class Producing:
             number = answers[place].number
             self._decided(answers, place, PartitionAnswer(number, ErrorCode.invalid_record, message=why))
         elif self._broker.node.holds(partition):
-            self._hand_in(answers, place, partition, records, numbers, answer)
+            self._hand_in(answers, place, partition, records, numbers, answer, flushed)
         else:
             answer(Reply(0, Outcome.NOT_LEADER))
 
@@ -200,9 +208,9 @@ class Producing:
         records: memoryview,
         numbers: Numbered | None,
         answer: Callable[[Reply], None],
+        flushed: Callable[[int], None] | None,
     ) -> None:
         if numbers is None or not numbers.is_transactional:
-            flushed = partial(_flushed, answer) if self._acks == ACKS_LEADER else None
             self._broker.node.propose(partition, [records], answer, flushed)
         else:
             assert self._transactional_id

@@ -26,6 +26,9 @@ from quorate.kafka.group_coordinator import (
 from quorate.kafka.produce import (
     APPEND_TIME,
     CREATE_TIME,
+    FLUSH,
+    FLUSH_LEADER,
+    FLUSH_QUORUM,
     MESSAGE_BYTES_DEFAULT,
     MESSAGE_BYTES_MAX,
     TIMESTAMP_TYPE,
@@ -121,6 +124,12 @@ SETTINGS: dict[str, Setting] = {
         "The largest batch that is taken.",
         str(MESSAGE_BYTES_DEFAULT),
         numbers=range(MESSAGE_BYTES_LEAST, MESSAGE_BYTES_GREATEST + 1),
+    ),
+    FLUSH: Setting(
+        Kind.STRING,
+        "Who must have flushed what is acknowledged: a quorum, or its leader alone, and then it may be lost.",
+        FLUSH_QUORUM,
+        (FLUSH_QUORUM, FLUSH_LEADER),
     ),
     MIN_ISR: Setting(Kind.INT, "How many copies must be in sync for anything to be taken or settled."),
     CLEANUP_POLICY: Setting(
@@ -330,6 +339,11 @@ def _check(setting: Setting, name: str, value: str, copies: int, replication: st
 
 def check_of_records(name: str) -> None:
     """What a machine is made from is kept whole, or in snapshots; raises Refused."""
+    if name == FLUSH:
+        raise Refused(
+            ErrorCode.invalid_config,
+            f"{name} is for topics of records: a table says itself whether it is asynchronous",
+        )
     if name in OF_RECORDS:
         raise Refused(
             ErrorCode.invalid_config,

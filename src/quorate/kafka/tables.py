@@ -21,7 +21,7 @@ from quorate.core import commands
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import partition_of
 from quorate.host.querying import Consistency
-from quorate.kafka.call import Call
+from quorate.kafka.call import CROWDED, Call
 from quorate.machine.cluster import STAGING_LEVEL
 from quorate.machine.metadata import Topic
 from quorate.machine.table import Tables
@@ -154,6 +154,9 @@ class Asked:
             isinstance(each, STAGING) for each in request.transaction.operations
         ):
             self._answer(wire.Refused(TOO_EARLY.format(level=level)))
+            return
+        if self._broker.is_crowded:
+            self._answer(wire.Again(CROWDED))
             return
         settled = partial(self._settled, request.transaction.id)
         payload = encode(request.transaction, round(time() * 1000))

@@ -93,6 +93,13 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     generation: int = 0
 
 
+SPOKEN: dict[str, frozenset[type]] = {
+    "raft": frozenset(get_args(raft.Message)),
+    "coordinated": frozenset(get_args(coordinated.Message)),
+    "isr": frozenset(get_args(isr.Message)),
+    "confirm": frozenset(get_args(confirm.Message)),
+}
+"""What replicas of each protocol say to each other; of anything else the sender is mistaken."""
 _BETWEEN_NODES = frozenset((Ping, Leads))
 _WITH_ENTRIES = frozenset(kind for kind in get_args(Message) if "headers" in kind.__struct_fields__)
 _encode = msgspec.msgpack.Encoder().encode
@@ -186,7 +193,7 @@ def _check(envelope: _Envelope) -> None:
     if envelope.version != FORMAT_VERSION:
         raise BadLetter(f"message format {envelope.version} is unknown to this version of quorate")
     if kind in _BETWEEN_NODES:
-        if partition is not None:
+        if partition is not None or envelope.to_overseer:
             raise BadLetter(f"{kind.__name__} with a partition, and is said between nodes")
     elif partition is None:
         raise BadLetter(f"{kind.__name__} is said between replicas, and no partition is named")

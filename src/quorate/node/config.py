@@ -53,7 +53,7 @@ from quorate.host.detector import DetectorSettings
 from quorate.machine.metadata import FIRST_INCARNATION, METADATA, METADATA_TOPIC
 from quorate.node import settings
 from quorate.node.address import Address, BadConfig, parse_address
-from quorate.node.letters import ATTACHMENT_BYTES_MAX
+from quorate.node.bounds import check_bounds
 from quorate.node.listeners import (
     CLIENT,
     ListenerConfig,
@@ -63,7 +63,6 @@ from quorate.node.listeners import (
     letters_listener,
 )
 from quorate.node.logs import LOG_FORMATS, TEXT
-from quorate.storage.frame import FRAME_HEAD_BYTES
 from quorate.storage.store import StoreSettings
 
 __all__ = [
@@ -85,10 +84,6 @@ HOME_SNAPSHOT_EVERY = 20_000
 """A snapshot holds every group that lives there: it costs more than a few thousand commands."""
 
 _RACK = re.compile(r"(?!\s)[^\x00-\x1f\x7f]{0,100}(?<!\s)")
-
-PRIORITY_MAX = 1000
-CEILING_MAX_S = 60.0
-"""A leader that follows one with a higher ceiling would have to wait for longer than anybody wants."""
 
 
 def check_nats(servers: str) -> None:
@@ -262,12 +257,16 @@ def check_config(config: NodeConfig) -> None:
         _expect_address(f"peers.{peer}", address)
     if config.http:
         _expect_address("http", config.http)
+        if parse_address(config.http) in [listener.bound for listener in config.all_listeners().values()]:
+            raise BadConfig(f"http: a listener is at {config.http}; give it a port of its own")
     if not _RACK.fullmatch(config.rack):
         raise BadConfig(
             "rack: at most 100 characters, none of them a space at the ends or a control character"
         )
     if config.log_format not in LOG_FORMATS:
         raise BadConfig(f"log_format: {config.log_format!r} is unknown; there are: {', '.join(LOG_FORMATS)}")
+    if not config.scrub_every_s >= 0:
+        raise BadConfig("scrub_every_s: seconds, or 0 for never")
     if not config.retention_every_s > 0:
         raise BadConfig("retention_every_s: seconds, above 0")
     if not config.compaction_every_s > 0 or config.compaction_bytes < 1:
@@ -283,7 +282,14 @@ def check_config(config: NodeConfig) -> None:
         raise BadConfig(f"topics: more than {PARTITIONS_COUNT_MAX} partitions")
     if len({topic.id.lower() for topic in config.topics}) < len(config.topics):
         raise BadConfig("topics: an id is there twice")
-    _check_tuning(config.raft)
+    check_bounds(
+        raft_=config.raft,
+        coordinated_=config.coordinated,
+        isr_=config.isr,
+        confirm_=config.confirm,
+        store=config.store,
+        detector=config.detector,
+    )
 
 
 def _check_listening(config: NodeConfig) -> None:
@@ -321,19 +327,3 @@ def _check_topic(topic: TopicConfig, known: set[int]) -> None:
         raise BadConfig(f"topics: {topic.id} needs voters, and each node in it once")
     if not known.issuperset(members):
         raise BadConfig(f"topics: {topic.id} names a node that is neither this one nor a peer")
-
-
-def _check_tuning(tuning: raft.Tuning) -> None:
-    if not 0 < tuning.heartbeat_s < tuning.election_timeout_s:
-        raise BadConfig("raft: heartbeat_s must lie between 0 and election_timeout_s")
-    if not 0 <= tuning.priority <= PRIORITY_MAX:
-        raise BadConfig(f"raft: priority lies between 0 and {PRIORITY_MAX}")
-    if not 0 <= tuning.ceiling_s <= CEILING_MAX_S:
-        raise BadConfig(f"raft: ceiling_s lies between 0 (no timestamps) and {CEILING_MAX_S}")
-    if not 0 <= tuning.clock_drift_max < 1 or tuning.read_wait_s <= 0 or tuning.catch_up_max < 0:
-        raise BadConfig(
-            "raft: clock_drift_max is a share below 1, read_wait_s above 0, catch_up_max not below 0"
-        )
-    message = tuning.message_bytes_max + tuning.message_entries_max * FRAME_HEAD_BYTES
-    if max(message, tuning.chunk_bytes) > ATTACHMENT_BYTES_MAX:
-        raise BadConfig(f"raft: a message would be larger than {ATTACHMENT_BYTES_MAX} bytes")

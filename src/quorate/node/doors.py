@@ -25,6 +25,7 @@ from quorate.node.codec import (
     encode_greeting,
 )
 from quorate.node.ensembles import settled_membership
+from quorate.node.keepalive import keep_alive
 from quorate.node.letters import LETTER_BYTES_MAX, BadLetter, Letters
 from quorate.node.requests import (
     Answered,
@@ -54,6 +55,8 @@ CLIENTS_COUNT_MAX = 500
 """Clients beyond this many are turned away: descriptors are needed for files, too."""
 DOORS_COUNT_MAX = CLIENTS_COUNT_MAX + 100
 """Room beyond that is for peers, and for those who have not said who they are yet; these have little time."""
+RECEIVING_BYTES_MAX = 512 << 20
+"""Of clients' letters that are not all there, over all connections; whoever sends more then is turned away."""
 FETCH_BYTES_MAX = 4 << 20
 UNANSWERED_COUNT_MAX = 10_000
 """A client with more requests under way than this is not listened to until some are answered."""
@@ -76,6 +79,8 @@ class Door(Letters):
         self._peer = 0
         self._unanswered_count = 0
         self._unanswered_bytes = 0
+        self._receiving_bytes = 0
+        """Counted among those of all connections."""
         self._held_back = False
         self._write_full = False
         self._patience: asyncio.TimerHandle | None = None
@@ -85,6 +90,7 @@ class Door(Letters):
         super().connection_made(transport)
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+        keep_alive(self._transport)
         self._node.doors.append(self)
         if len(self._node.doors) > DOORS_COUNT_MAX:
             self.abort("too many connections")
@@ -98,8 +104,22 @@ class Door(Letters):
         for task in self._tasks:
             task.cancel()
         self._node.doors.remove(self)
+        self._count_received()
         if self.offence:
             self._node.log_offence(f"connection of {self.visitor}: {self.offence}")
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._count_received()
+        if self._node.receiving_bytes > RECEIVING_BYTES_MAX and self._receiving_bytes:
+            self.offence = f"more than {RECEIVING_BYTES_MAX} bytes of unfinished letters are here already"
+            self.abort(self.offence)
+
+    def _count_received(self) -> None:
+        """Of clients: nodes are few."""
+        unfinished = self.unfinished_bytes if self.is_client else 0
+        self._node.receiving_bytes += unfinished - self._receiving_bytes
+        self._receiving_bytes = unfinished
 
     def letter_received(self, letter: Buffer) -> None:
         self._take(letter)
@@ -168,7 +188,17 @@ class Door(Letters):
     # --- a client ---
 
     def _take_request(self, letter: Buffer) -> None:
+        """What goes wrong with one request costs its connection and no more, but for an assertion of ours."""
         number, request, attachment = requests.decode_request(letter)
+        try:
+            self._do(number, request, attachment)
+        except (BadLetter, AssertionError):
+            raise
+        except Exception as error:
+            self._node.log_bug(error)
+            raise BadLetter(f"a request failed: {type(error).__name__}") from error
+
+    def _do(self, number: int, request: Request, attachment: memoryview) -> None:
         if type(request) is Propose:
             self._propose(number, request, attachment)
         elif type(request) is Fetch:

@@ -203,6 +203,7 @@ def _connections(page: Page, node: Node) -> None:
     page.family("quorate_waiting_bytes", GAUGE, "Bytes in memory until somebody takes them.")
     page.sample(node.host.store.waiting_bytes, where="disk")
     page.sample(node.links.unsent_bytes, where="peers")
+    page.sample(node.receiving_bytes, where="letters")
     for where, bytes_now in sorted(node.metrics.waiting_bytes.items()):
         page.sample(bytes_now(), where=where)
 

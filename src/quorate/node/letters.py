@@ -122,6 +122,11 @@ class Letters(asyncio.Protocol, ABC):
             return 0
         return self._outgoing_bytes + self._transport.get_write_buffer_size()
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Of a letter that is not all there."""
+        return self._pieces_bytes if self._pieces else 0
+
     def put(self, buffers: Sequence[Buffer], bytes_count: int) -> None:
         """Goes out with `flush`, together with whatever else gathers before it."""
         self._outgoing += buffers

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import msgspec
 
 OFFENCE_AGAIN_S = 10.0
+OFFENCES_COUNT_MAX = 100
+"""Told in that time, whatever strangers do: who fills a log fills a disk."""
 TEXT, JSON = "text", "json"
 LOG_FORMATS = (TEXT, JSON)
 INFO, WARNING, ERROR = "info", "warning", "error"
@@ -101,6 +103,8 @@ class Speaker:
         self._sink = sink
         self._offence = ""
         self._offence_told = 0.0
+        self._offences_since = 0.0
+        self._offences_count = 0
 
     def log(self, text: str, *, level: str = INFO, **fields: Any) -> None:
         self._sink(Event(time.time(), level, self.id, text, fields))
@@ -112,6 +116,14 @@ class Speaker:
     def log_offence(self, line: str) -> None:
         """What somebody outside did wrong: said again only after a while, as they may go on doing it."""
         now = time.monotonic()
-        if line != self._offence or now - self._offence_told >= OFFENCE_AGAIN_S:
+        if line == self._offence and now - self._offence_told < OFFENCE_AGAIN_S:
+            return
+        if now - self._offences_since >= OFFENCE_AGAIN_S:
+            left_out = self._offences_count - OFFENCES_COUNT_MAX
+            if left_out > 0:
+                self.log(f"{left_out} more lines of that kind were left out", level=WARNING)
+            self._offences_since, self._offences_count = now, 0
+        self._offences_count += 1
+        if self._offences_count <= OFFENCES_COUNT_MAX:
             self._offence, self._offence_told = line, now
             self.log(line, level=WARNING)

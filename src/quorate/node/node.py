@@ -27,10 +27,12 @@ from quorate.host.parcel import Leads
 from quorate.host.producing import Answer
 from quorate.host.querying import Consistency, query
 from quorate.machine.metadata import METADATA
+from quorate.node.codec import SPOKEN
 from quorate.node.compaction import Compacting
 from quorate.node.config import Address, NodeConfig
 from quorate.node.directory import read_identity, store_directory
 from quorate.node.doors import Door
+from quorate.node.ended import Ended
 from quorate.node.ensembles import Ensembles
 from quorate.node.entrance import Guests, made_entrances
 from quorate.node.farewell import hand_over, make_way
@@ -102,6 +104,8 @@ class Node(Speaker):
         self.metadata: MetadataClient
         """Only where the configuration names voters for the metadata group."""
         self.doors: list[Door] = []
+        self.receiving_bytes = 0
+        """Of letters that have not arrived wholly, over all of them."""
         self.unwanted = Unwanted(self)
         self.metrics = Metrics()
         self.nats_status: Callable[[], NatsStatus | None] = lambda: None
@@ -132,6 +136,7 @@ class Node(Speaker):
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
         self._why_failed = ""
+        self._ended = Ended(self)
         self._leaving: asyncio.Task[None] | None = None
         """Asked to stop, and saying goodbye."""
         self._over = False
@@ -155,7 +160,7 @@ class Node(Speaker):
             incarnation=self.incarnation,
             disk=self.disk,
             refused=self.unwanted.refused,
-            nobody_there=self._ended,
+            nobody_there=self._ended.heard,
         )
         with RealDisk(store_directory(self.config), self._deliver, self._watch) as disk:
             disk.lock_now()
@@ -352,7 +357,9 @@ class Node(Speaker):
         elif parcel.to_overseer:
             self.overseers.receive(parcel)
         else:
-            self.host.receive(self._now, parcel)
+            hosted = self.host.hosted.get(parcel.partition) if parcel.partition is not None else None
+            if hosted is None or type(parcel.message) in SPOKEN[hosted.record.protocol]:
+                self.host.receive(self._now, parcel)
 
     def propose(
         self,
@@ -557,17 +564,11 @@ class Node(Speaker):
     def _suspected(self, peer: int) -> None:
         self.overseers.suspect(peer)
 
-    def _ended(self, peer: int) -> None:
-        """Nobody listens where it should: its replicas here need not wait until it has been silent for long."""
-        if not self._over:
-            self.begin_turn()
-            self.host.suspect(peer, ended=True)
-            self.end_turn()
-
     def _led(self, hosted: Hosted) -> None:
         if self.config.voters:
             self.metadata.leaders_version += 1
             self._leaders.look()
+        self._ended.led()
         if hosted.partition == METADATA:
             self.overseers.look()
         for watcher in self._watchers:

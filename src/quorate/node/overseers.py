@@ -17,12 +17,14 @@ from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from quorate.core import coordinated, events, isr
+from quorate.core.coordinated import messages as coordinated_messages
 from quorate.core.effects import Outcome, Reply, Send
 from quorate.core.entry import NOWHERE, TOPIC_ID_BYTES, Member, Partition, number_of, partition_of
 from quorate.core.events import Recovered, Started
+from quorate.core.isr import messages as isr_messages
 from quorate.core.metadata import ReadShard, ShardRead, WriteShard
 from quorate.host import Parcel
 from quorate.machine.metadata import METADATA, Topic
@@ -40,18 +42,25 @@ WRONG_S = 1.0
 WATCH_S = 10.0
 """How often one with nothing to do looks at the store: nobody else writes there, unless this node was replaced."""
 
+HEARD_BY: dict[str, frozenset[Any]] = {
+    "coordinated": frozenset(get_args(coordinated_messages.ToOperator)),
+    "isr": frozenset(get_args(isr_messages.ToController)),
+}
+"""What is said to whoever oversees a partition; of anything else the sender is mistaken."""
+
 Answer = Callable[[Reply], None]
 
 
 class Overseen:
     """One partition, and whoever oversees it."""
 
-    __slots__ = ("answers", "generation", "gone", "overseer", "partition", "scheduled", "topic")
+    __slots__ = ("answers", "generation", "gone", "hears", "overseer", "partition", "scheduled", "topic")
 
     def __init__(self, partition: Partition, overseer: Any, topic: Topic) -> None:
         self.partition = partition
         self.generation = topic.generation(number_of(partition))
         self.overseer = overseer
+        self.hears = HEARD_BY[topic.protocol(number_of(partition))]
         self.topic = topic
         self.answers: dict[int, Answer] = {}
         self.scheduled: float | None = None
@@ -90,7 +99,9 @@ class Overseers:
         """A replica answers, or asks."""
         assert parcel.partition is not None
         overseen = self._overseen.get(parcel.partition)
-        if overseen is not None and parcel.generation == overseen.generation:
+        if overseen is None or parcel.generation != overseen.generation:
+            return
+        if type(parcel.message) in overseen.hears:
             self._put(overseen, events.Received(parcel.sender, parcel.message))
 
     def suspect(self, peer: int) -> None:

@@ -23,7 +23,7 @@ from quorate.host.querying import Consistency
 from quorate.host.replicas import Hosted
 from quorate.machine.groups import EndOffsets
 from quorate.machine.markers import Marker, encode_marker
-from quorate.machine.purpose import GROUPS, TRANSACTIONS
+from quorate.machine.purpose import GROUPS, TOPIC, TRANSACTIONS
 from quorate.machine.transaction_words import Enlist, Forget, Marked, TimeOut, Verdict
 from quorate.machine.transactions import Transactions
 from quorate.node.client import BadRequest, NotDone, OutcomeUnknown
@@ -183,6 +183,9 @@ def may_write(node: Node, request: MayWrite, answer: Answer) -> None:
     if not node.is_leader(home):
         answer(elsewhere(node, home))
         return
+    if node.host.hosted[home].record.purpose != TRANSACTIONS:
+        answer(refused("no transactions live there"))
+        return
     name, producer_id, epoch = request.name, request.producer_id, request.epoch
 
     def ask(machine: Transactions, _: Any) -> tuple[Verdict, int]:
@@ -214,7 +217,11 @@ def mark_end(node: Node, request: MarkEnd, answer: Answer) -> None:
     if not node.is_leader(partition):
         answer(elsewhere(node, partition))
         return
-    if node.host.hosted[partition].record.purpose == GROUPS:
+    purpose = node.host.hosted[partition].record.purpose
+    if purpose not in (TOPIC, GROUPS) or not _is_possible(request):
+        answer(refused("no transaction ends there like that"))
+        return
+    if purpose == GROUPS:
         ending = EndOffsets(request.producer_id, request.epoch, request.commit, request.number)
 
         def ended(reply: Reply, _: Any) -> None:
@@ -249,6 +256,16 @@ def count_records(node: Node, request: CountRecords, answer: Answer) -> None:
             answer(Answered(Outcome.SETTLED, count, reply.epoch, reply.leader))
 
     node.query(partition, lambda _, __: True, looked, consistency=Consistency.LINEARIZABLE)
+
+
+def _is_possible(request: MarkEnd) -> bool:
+    """Its numbers fit where they are written."""
+    numbers = (request.producer_id, request.number + 1, request.now_ms)
+    return all(0 <= each < 1 << 63 for each in numbers) and 0 <= request.epoch < 1 << 15
+
+
+def refused(why: str) -> Answered:
+    return Answered(Outcome.REFUSED, -1, 0, 0, why)
 
 
 def elsewhere(node: Node, partition: Partition) -> Answered:

@@ -10,13 +10,13 @@ from typer.core import TyperGroup
 
 from quorate.cli.entry import app
 
-GROUPS = ("topic", "table", "cluster", "user")
+GROUPS = ("topic", "group", "table", "cluster", "user")
 
 
 def commands() -> dict[str, Any]:
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"doctor": root.commands["doctor"]}
     for name in GROUPS:
         group = root.commands[name]
         assert isinstance(group, TyperGroup)

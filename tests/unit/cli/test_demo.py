@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any, cast
 
 import pytest
 
-from quorate.cli.demo import sum_up
+from quorate.cli.demo import keep_evidence, sum_up
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.cli.demo_events import CITIES, Sum
 from quorate.cli.demo_flow import Flow, money
@@ -83,3 +84,19 @@ def test_a_loss_is_what_the_summary_says_first(flow: Flow, capsys: pytest.Captur
 
 def test_money_is_written_as_people_do() -> None:
     assert money(83_398_437) == "833,984.37"
+
+
+def test_what_came_out_wrong_is_kept_and_said_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with DemoCluster(keep=False) as cluster:
+        place = cluster.directory.parent
+        keep_evidence(console(), cluster, of_a_bug=False)
+        assert not cluster.is_evidence
+        for _ in range(2):
+            keep_evidence(console(), cluster, of_a_bug=True)
+    said = capsys.readouterr().out
+    assert said.count(f"its data and logs are left for a look: {place}") == 1
+    assert place.is_dir()
+    shutil.rmtree(place)
+    with DemoCluster(keep=False) as cluster:
+        pass
+    assert not cluster.directory.parent.exists()

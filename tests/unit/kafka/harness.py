@@ -94,12 +94,12 @@ class Connection:
         assert correlation == self._correlation
         return body
 
-    async def create(self, name: str, *, partitions: int = 1, **config: str) -> Any:
+    async def create(self, name: str, *, partitions: int = 1, copies: int = -1, **config: str) -> Any:
         settings = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
         topic = {
             "name": name,
             "num_partitions": partitions,
-            "replication_factor": -1,
+            "replication_factor": copies,
             "assignments": [],
             "configs": settings,
         }

@@ -13,7 +13,16 @@ from kio.schema.errors import ErrorCode
 from quorate.batch import encode_records
 from quorate.core.entry import Member
 from quorate.kafka.configs import Operation, Resource
-from quorate.kafka.settings import SETTINGS, Kind, Refused, Source, check_altered, check_config, described
+from quorate.kafka.settings import (
+    SETTINGS,
+    Kind,
+    Refused,
+    Source,
+    check_altered,
+    check_config,
+    described,
+    values_of,
+)
 from quorate.machine.metadata import Topic
 from quorate.machine.turning import Turning
 from quorate.wire.messages import VERSIONS, Api
@@ -82,6 +91,16 @@ def test_how_copies_agree_can_be_altered_and_called_off() -> None:
     turning = msgspec.structs.replace(topic("isr"), turning=Turning("raft", 7))
     assert check_altered(turning, {"quorate.replication": "raft"}) == {}
     assert check_altered(turning, {"quorate.replication": "isr"}) == {"quorate.replication": "isr"}
+
+
+def test_who_must_have_flushed_is_a_choice_of_topics_with_a_name() -> None:
+    check_config({"quorate.flush": "leader"}, copies=3)
+    assert values_of(topic("raft"))["quorate.flush"] == "quorum"
+    assert check_altered(topic("isr"), {"quorate.flush": "leader"}) == {"quorate.flush": "leader"}
+    with pytest.raises(Refused, match=r"quorate.flush=nobody is not done here; only quorum or leader"):
+        check_config({"quorate.flush": "nobody"}, copies=3)
+    with pytest.raises(Refused, match=r"a table says itself whether it is asynchronous"):
+        check_config({"quorate.flush": "leader", "quorate.kind": "tables"}, copies=3)
 
 
 def test_every_setting_is_described_with_whoever_gave_it() -> None:

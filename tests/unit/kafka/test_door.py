@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from quorate.batch import encode_records
 from quorate.kafka import Broker, broker, door, offsets
+from quorate.kafka.call import CROWDED
 from quorate.node import Node
 from quorate.wire import fetch
 from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
@@ -212,6 +214,51 @@ def test_unfinished_requests_are_bounded_over_all_connections(
             await third.create("topic")
             assert (await third.produce("topic", encode_records([(None, bytes(9000))]))).error_code == 0
             assert broker.receiving_bytes == 0
+
+    serve(tmp_path, test)
+
+
+def test_writes_wait_outside_while_too_much_is_unanswered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = encode_records([(None, b"value")])
+
+    async def test(served: Served) -> None:
+        found = broker_of(served)
+        async with await served.connect() as writer:
+            await writer.create("topic")
+            async with await served.connect() as crowd:
+                await crowd.send(b"".join(waiting_fetch(n, "topic", 1, 60_000) for n in range(100)))
+                await until(lambda: found.unanswered_bytes > 5_000)
+                monkeypatch.setattr(broker, "UNANSWERED_BYTES_MAX", 5_000)
+                answer = await writer.produce("topic", content)
+                assert answer.error_code == ErrorCode.not_enough_replicas
+                assert answer.error_message == CROWDED
+                numbers = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+                answer = await writer.produce("topic", encode_records([(None, b"value")], **numbers))
+                assert answer.error_code == ErrorCode.not_enough_replicas_after_append
+                assert (await writer.ask(Api.METADATA, ALL_TOPICS)).topics
+            await until(lambda: found.unanswered_bytes == 0)
+            assert (await writer.produce("topic", content)).error_code == 0
+
+    serve(tmp_path, test)
+
+
+def test_a_write_that_waits_for_others_is_not_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("topic")
+            monkeypatch.setattr(Node, "propose", lambda *_: None)  # Nobody ever answers.
+            values = produce_values("topic", encode_records([(None, bytes(100_000))]))
+            await connection.send(connection.request(Api.PRODUCE, values))
+            (found,) = broker_of(served).doors
+            await until(lambda: found._calls)
+            (call,) = found._calls
+            assert call.request_bytes > 100_000
+            assert len(call.frame) == 0
+            monkeypatch.undo()
 
     serve(tmp_path, test)
 

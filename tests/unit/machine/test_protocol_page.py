@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from msgspec import inspect
 
 from quorate.machine import cluster, metadata
+from quorate.node.requests import Request
 
 PAGE = (Path(__file__).parents[3] / "docs" / "PROTOCOL.md").read_text()
 COMMANDS: dict[str, type] = {kind.__struct_config__.tag: kind for kind in metadata.Command.__args__}
@@ -75,6 +76,11 @@ def test_every_record_of_the_image_is_there_and_none_that_is_not() -> None:
 @pytest.mark.parametrize("record", sorted(RECORDS))
 def test_a_record_of_the_image_has_its_fields(record: str) -> None:
     assert named(rows("### What the image holds")[record][0]) == fields(RECORDS[record])
+
+
+def test_every_private_request_is_there_and_none_that_is_not() -> None:
+    told = [name for cell in rows("## Private requests") for name in cell.replace("`", "").split(", ")]
+    assert sorted(told) == sorted(kind.__struct_config__.tag for kind in get_args(Request))
 
 
 def test_every_feature_level_is_there() -> None:

@@ -8,7 +8,21 @@ import sys
 import msgspec
 import pytest
 
-from quorate.node.logs import ERROR, INFO, JSON, TEXT, WARNING, Event, as_colours, as_json, as_text, to_stderr
+from quorate.node.logs import (
+    ERROR,
+    INFO,
+    JSON,
+    OFFENCE_AGAIN_S,
+    OFFENCES_COUNT_MAX,
+    TEXT,
+    WARNING,
+    Event,
+    Speaker,
+    as_colours,
+    as_json,
+    as_text,
+    to_stderr,
+)
 
 AT = 1_772_366_400.1239
 
@@ -63,6 +77,22 @@ def test_events_go_to_stderr_without_colours_where_nobody_looks(
     assert said.startswith(begins)
     assert said.count("\n") == 1
     assert "\x1b" not in said
+
+
+def test_however_much_strangers_do_wrong_little_of_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    speaker = Speaker(1, lambda event: said.append(event.text))
+    now = 100.0
+    monkeypatch.setattr("quorate.node.logs.time.monotonic", lambda: now)
+    for _ in range(3):
+        speaker.log_offence("the same again")
+    assert said == ["the same again"]
+    for number in range(1000):
+        speaker.log_offence(f"wrong {number}")
+    assert len(said) == OFFENCES_COUNT_MAX
+    now += OFFENCE_AGAIN_S
+    speaker.log_offence("another")
+    assert said[OFFENCES_COUNT_MAX:] == ["901 more lines of that kind were left out", "another"]
 
 
 def test_a_stream_that_is_closed_or_full_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
