@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from quorate.audit.findings import Finding
 from quorate.audit.places import Place, places_in
+from quorate.cli import audit as command
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.cli.entry import run
 from quorate.core.entry import Header, Kind
@@ -245,20 +246,29 @@ def test_a_cluster_of_all_protocols_is_clean(spark: SparkSession, lived: Path) -
     )
 
 
-def test_the_command_says_what_and_what_to_do(lived: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_and_what_to_do(
+    spark: SparkSession, lived: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the session that is there already: Spark is started once in a process."""
-    from quorate.cli import audit as command
-
+    monkeypatch.setattr(command, "_run", lambda places, master: audited(spark, places))
+    stranger = Path(places_in(lived)[1].store) / "partitions" / f"{bytes(16).hex()}-9"
+    stranger.mkdir()
+    (stranger / "00000000000000000000.log").write_bytes(b"x")
+    assert run(["audit", str(lived), "--json"]) == 1
+    (told,) = msgspec.json.decode(capsys.readouterr().out)["findings"]
+    assert (told["replica"], told["kind"], told["first"]) == ("n2", "stranger", None)
+    assert told["do"] == "move them away; the node never touches them"
+    rmtree(stranger)
     report = Report(["n1", "n2"], 1, 2, 10, 1000, findings=[Finding("n2", "00ff", "payload", 3, 4, "x.log")])
     report.names["00ff"] = "events-0"
+    report.untold_count = 5
     command._show(report, 1.0)
     said = capsys.readouterr().out
     assert "n2" in said
     assert "events-0" in said
     assert "3–4" in said
     assert "the records of an entry" in said
-    told = command._object(report, 1.0)
-    assert msgspec.json.decode(msgspec.json.encode(told))["findings"][0]["kind"] == "payload"
+    assert "5 more pieces of damage" in said
     assert run(["audit", str(lived / "nowhere")]) == 2
     assert "is not a directory" in capsys.readouterr().err
     assert run(["audit", str(lived), str(lived / "n1")]) == 2

@@ -225,14 +225,16 @@ def _runs(facts: LogFacts, entries: Entries, counts: NDArray[np.bool_]) -> Batch
     )
 
 
-def _batch(facts: LogFacts, what: str, count: int, **columns: Any) -> pa.RecordBatch:
+def _batch(facts: LogFacts, what: str, rows_count: int, /, **columns: Any) -> pa.RecordBatch:
     columns |= {
-        "what": [what] * count,
-        "replica": [facts.replica] * count,
-        "partition": [bytes(facts.partition)] * count,
+        "what": [what] * rows_count,
+        "replica": [facts.replica] * rows_count,
+        "partition": [bytes(facts.partition)] * rows_count,
     }
     arrays = [
-        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.nulls(rows_count, field.type)
         for field in _SCHEMA
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
