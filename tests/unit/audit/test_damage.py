@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from quorate.audit import segment
 from quorate.audit.findings import KINDS, Finding
 from quorate.audit.places import NotANode, Place, places_in
 from quorate.audit.replica import Looked
@@ -68,6 +69,23 @@ def test_every_segment_byte_is_looked_at(place: Place) -> None:
         assert len(found) == 1, at
         assert found[0].kind in ("frame", "payload", "chain", "footer"), at
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 500, 1009, 4096])
+def test_wherever_blocks_end(place: Place, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+    """Frames reach from one block of what is read into the next."""
+    monkeypatch.setattr(segment, "BLOCK_BYTES", block_bytes)
+    assert found_in(place) == []
+    looked = Looked(place)
+    read = [
+        offset
+        for stretch in looked.facts[P].stretches
+        for entries in Scan(looked.disk, P, stretch).entries()
+        for offset in entries.offset.tolist()
+    ]
+    assert sorted(read) == list(range(40))
+    change(segments(place, P)[0], flip(3, FRAME_HEAD_BYTES + 200))
+    assert bare(found_in(place)) == said("payload", 3, 3)
 
 
 def flip(at_frame: int, byte: int) -> Callable[[bytearray], object]:
