@@ -106,6 +106,7 @@ def audit(session: SparkSession, places: Sequence[Place], progress: Progress) ->
         report.findings = [
             each for each in report.findings if (each.replica, each.partition, each.kind) in seen
         ]
+        report.untold_count = again.untold_count
         report.looks += 1
     return report
 
