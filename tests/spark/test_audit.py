@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 
 import msgspec
 import pytest
@@ -14,24 +13,45 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
 from quorate.audit.findings import Finding
-from quorate.audit.replica import Place, places_in
+from quorate.audit.places import Place, places_in
+from quorate.cli import audit as command
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.cli.entry import run
 from quorate.core.entry import Header, Kind
 from quorate.host.manifest import Manifest, encode_manifest
+from quorate.machine.commanded import commands_batch
 from quorate.machine.metadata import REPLICATIONS
+from quorate.machine.purpose import HOMES, TRANSACTIONS
 from quorate.machine.table import Tables
 from quorate.machine.table_wire import encode
 from quorate.machine.tally import Tally
+from quorate.machine.transaction_words import AddPartitions, BeginProducer, EndPlain, Mark, Marked
 from quorate.spark.audit import Report, audit
 from quorate.tables import CreateTable, Insert, Transaction
-from tests.unit.audit.stores import Batch, Made, bare, change, frames, number, records, segments, usual
+from tests.cluster.person import Operator
+from tests.unit.audit.stores import (
+    Batch,
+    Made,
+    bare,
+    change,
+    ended,
+    frames,
+    keyed,
+    number,
+    records,
+    segments,
+    transactional,
+    usual,
+)
 from tests.unit.machine.table_support import ACCOUNTS, id_of
 
 pytestmark = pytest.mark.cluster
 
 TIMEOUT_S = 60.0
+TOPICS = {name: name for name in REPLICATIONS} | {"turned": "raft"}
+"""And how each is replicated at first."""
 DIFFERS, VALUE, DUPLICATE, SEQUENCE, TABLE, FRAME, PAYLOAD, MISSING, CLEAN = map(number, range(9))
+COMMITTED, ABORTED, OTHERWISE, TWICE, AGREED, HOME, COMPACTED = map(number, range(10, 17))
 
 
 def audited(spark: SparkSession, places: list[Place]) -> Report:
@@ -62,16 +82,47 @@ def other_tables(batches: list[Batch], last: int) -> tuple[bytes, bytes]:
     return tally.snapshot(), b"".join(tables.snapshot_pieces())
 
 
-def made(directory: Path, *, alone: bool) -> Place:
-    """One of three copies; the one that stands alone has settled something else here and there."""
+def decisions() -> list[Batch]:
+    """Of a home: producers 23 and 24 commit their first transaction, 24 aborts another."""
+    commands: list[object] = []
+    for producer, name, ends in ((23, "a", (True,)), (24, "b", (True, False))):
+        commands.append(BeginProducer(name, 1000, 60_000, producer))
+        for commit in ends:
+            commands.append(AddPartitions(name, producer, 0, (OTHERWISE, AGREED), 1000))
+            commands.append(EndPlain(name, producer, 0, commit, 1000))
+            number_ = 1 if commit else 2
+            commands.append(Marked(tuple(Mark(producer, number_, each) for each in (OTHERWISE, AGREED))))
+    return [Batch(1, commands_batch([command])) for command in commands]
+
+
+def transacted(producer: int, *ends: tuple[int, bool]) -> list[Batch]:
+    """Batches of a producer, each followed by the end of a transaction: its number, and whether it is committed."""
+    return [
+        batch
+        for sequence, (number_, commit) in enumerate(ends)
+        for batch in (transactional(producer, sequence), ended(producer, number_, commit=commit))
+    ]
+
+
+def add_transactions(store: Made) -> None:
+    store.add(COMMITTED, transacted(21, (1, True), (2, False)))
+    store.add(ABORTED, transacted(21, (1, False), (2, False)), protocol="isr")
+    store.add(OTHERWISE, transacted(23, (1, False)))
+    store.add(AGREED, transacted(23, (1, True)) + transacted(24, (1, True), (2, False)))
+    store.add(TWICE, transacted(22, (1, True), (1, True), (2, True)))
+    store.add(HOME, decisions(), purpose="transactions")
+
+
+def made(directory: Path, node: int) -> Place:
+    """One of three copies; the second stands alone: it has settled something else here and there."""
     store = Made()
     middle = usual()
     middle[20:] = [records(n, epoch=3) for n in range(20, 40)]
-    if alone:
+    if node == 2:
         middle[18:] = [records(n, epoch=2) for n in range(18, 40)]
     store.add(DIFFERS, middle)
     values = usual()
-    if alone:
+    if node == 2:
         values[30] = records(99)
     store.add(VALUE, values, protocol="isr")
     store.add(DUPLICATE, with_sequences(0, 1, 2, 2, 3, 4), protocol="coordinated")
@@ -80,21 +131,26 @@ def made(directory: Path, *, alone: bool) -> Place:
     store.add(TABLE, batches, purpose="tables")
     for partition in (FRAME, PAYLOAD, MISSING, CLEAN):
         store.add(partition, usual())
-    if alone:
+    add_transactions(store)
+    store.add(COMPACTED, keyed())
+    if node == 2:
         inner = store.world.store
         entry = store.world.read(20, 20, TABLE)
         tally, tables = other_tables(batches, 20)
         data = encode_manifest(Manifest(entry[0].header.id, entry[0].checksum, tally, tables))
         inner.save_snapshot(TABLE, entry[0].header.id, entry[0].checksum, data, lambda error: None)
+    if node == 3:  # Copies are compacted each at its own time.
+        store.compact(COMPACTED)
     store.rest()
     return store.write(directory)
 
 
 def test_what_is_planted_is_found_and_only_that(spark: SparkSession, tmp_path: Path) -> None:
-    places = [made(tmp_path / f"n{n}", alone=n == 2) for n in (1, 2, 3)]
+    places = [made(tmp_path / f"n{n}", n) for n in (1, 2, 3)]
     change(segments(places[0], FRAME)[1], lambda content: content.__setitem__(40, content[40] ^ 1))
     first = int(segments(places[0], FRAME)[1].stem)
     change(segments(places[2], PAYLOAD)[0], lambda c: c.__setitem__(frames(c)[2] + 300, 7))
+    change(segments(places[0], COMPACTED)[0], lambda c: c.__setitem__(frames(c)[3] + 300, 77))
     gone, following = segments(places[2], MISSING)[1:3]
     gone.unlink()
     report = audited(spark, places)
@@ -114,10 +170,18 @@ def test_what_is_planted_is_found_and_only_that(spark: SparkSession, tmp_path: P
             finding("n1", FRAME, "frame", first, first),
             finding("n3", PAYLOAD, "payload", 2, 2),
             finding("n3", MISSING, "missing", int(gone.stem), last),
+            finding("n1", COMPACTED, "payload", 3, 3),
+            finding("", COMMITTED, "decided", 1, 1),
+            finding("", ABORTED, "decided", 1, 1),
+            finding("", OTHERWISE, "decided", 1, 1),
+            finding("", TWICE, "marker", 3, 3),
         ]
     )
-    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 1, "raft": 7}
-    assert report.copies_count == 30
+    (contrary,) = [each for each in report.findings if each.partition == OTHERWISE.hex()]
+    assert contrary.detail == "transaction 1 of producer 23 is aborted here, and committed by its coordinator"
+    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 2, "raft": 13}
+    assert report.copies_count == 51
+    assert report.entries_count > 1500
 
 
 # ---- as clusters make them ----
@@ -125,20 +189,22 @@ def test_what_is_planted_is_found_and_only_that(spark: SparkSession, tmp_path: P
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
-    """A cluster with a topic of each kind that was audited while it was written to, and stopped."""
+    """A cluster with a topic of each kind and one that turned, with transactions, that was audited while it was
+    written to, and stopped."""
     directory = tmp_path_factory.mktemp("lived") / "data"
     with DemoCluster(keep=False) as cluster:
         cluster.start()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        for name in REPLICATIONS:
-            topic = NewTopic(name, 1, 3, config={"quorate.replication": name})
+        for name, kind in TOPICS.items():
+            topic = NewTopic(name, 1, 3, config={"quorate.replication": kind})
             admin.create_topics([topic])[name].result(TIMEOUT_S)
         producer = Producer(
             {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 1}
         )
-        deadline = time.monotonic() + 1.0
-        while time.monotonic() < deadline:
-            _produce(producer)
+        _produce(producer)
+        Operator(cluster.bootstrap).brings_about("topic alter turned --replication isr")
+        _transact(cluster.bootstrap)
+        _produce(producer)
         report = audited(spark, places_in(cluster.directory))
         _produce(producer)
         assert producer.flush(TIMEOUT_S) == 0
@@ -149,8 +215,20 @@ def lived(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path
     return directory
 
 
+def _transact(bootstrap: str) -> None:
+    """In two topics at once: committed, aborted, committed."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "audited"})
+    producer.init_transactions(TIMEOUT_S)
+    for commit in (True, False, True):
+        producer.begin_transaction()
+        for name in ("raft", "turned"):
+            producer.produce(name, b"transacted")
+        producer.flush(TIMEOUT_S)
+        (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
+
+
 def _produce(producer: Producer) -> None:
-    for name in REPLICATIONS:
+    for name in TOPICS:
         for _ in range(20):
             producer.produce(name, bytes(1000))
     producer.poll(0.01)
@@ -160,25 +238,37 @@ def test_a_cluster_of_all_protocols_is_clean(spark: SparkSession, lived: Path) -
     report = audited(spark, places_in(lived))
     assert report.findings == []
     assert report.replicas == ["n1", "n2", "n3"]
-    assert set(report.names.values()) == {f"{name}-0" for name in REPLICATIONS}
-    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 1, "raft": 2}
-    assert report.states_count == 3, "the image was built again from each copy"
+    homes = {f"{HOMES[TRANSACTIONS]}-{n}" for n in range(8)}
+    assert set(report.names.values()) == {f"{name}-0" for name in TOPICS} | homes
+    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 2, "raft": 2 + len(homes)}
+    assert report.states_count == 3 * (1 + len(homes)), (
+        "of the image and the homes, each copy's was built again"
+    )
 
 
-def test_the_command_says_what_and_what_to_do(lived: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_and_what_to_do(
+    spark: SparkSession, lived: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the session that is there already: Spark is started once in a process."""
-    from quorate.cli import audit as command
-
+    monkeypatch.setattr(command, "_run", lambda places, master: audited(spark, places))
+    stranger = Path(places_in(lived)[1].store) / "partitions" / f"{bytes(16).hex()}-9"
+    stranger.mkdir()
+    (stranger / "00000000000000000000.log").write_bytes(b"x")
+    assert run(["audit", str(lived), "--json"]) == 1
+    (told,) = msgspec.json.decode(capsys.readouterr().out)["findings"]
+    assert (told["replica"], told["kind"], told["first"]) == ("n2", "stranger", None)
+    assert told["do"] == "move them away; the node never touches them"
+    rmtree(stranger)
     report = Report(["n1", "n2"], 1, 2, 10, 1000, findings=[Finding("n2", "00ff", "payload", 3, 4, "x.log")])
     report.names["00ff"] = "events-0"
+    report.untold_count = 5
     command._show(report, 1.0)
     said = capsys.readouterr().out
     assert "n2" in said
     assert "events-0" in said
     assert "3–4" in said
     assert "the records of an entry" in said
-    told = command._object(report, 1.0)
-    assert msgspec.json.decode(msgspec.json.encode(told))["findings"][0]["kind"] == "payload"
+    assert "5 more pieces of damage" in said
     assert run(["audit", str(lived / "nowhere")]) == 2
     assert "is not a directory" in capsys.readouterr().err
     assert run(["audit", str(lived), str(lived / "n1")]) == 2

@@ -68,6 +68,14 @@ KINDS: dict[str, Kind] = {
         "a producer's batches do not follow each other: something of it is missing, or out of order",
         "report it",
     ),
+    "marker": Kind(
+        "the end of a transaction stands in a partition twice",
+        "report it; readers go by the first, and lose nothing",
+    ),
+    "decided": Kind(
+        "a transaction is committed here and aborted there: partitions, or one and its coordinator, do not agree",
+        "keep all directories and report it: readers of committed records see a part of a transaction",
+    ),
     "table": Kind(
         "a state built from the log is not the one that another copy, or a snapshot, has at the same offset",
         "wipe the copy that stands alone and let it join anew; keep its directory for a report",

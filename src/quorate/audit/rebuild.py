@@ -1,4 +1,4 @@
-"""States built from logs once more: tables and the cluster's image, by each copy, to be compared with others.
+"""States built from logs once more: tables, homes, and the cluster's image, by each copy, and compared with others.
 
 A copy starts from its own snapshot, and once more from nothing where its log is all there. At some offsets it says
 what it has: equal logs make equal states, and a snapshot is what its log makes.
@@ -18,29 +18,28 @@ from quorate.host.replicas import MACHINES
 from quorate.machine import CannotApply, Machine
 from quorate.machine.metadata import METADATA, Metadata
 from quorate.machine.table import Tables
+from quorate.machine.transactions import Transactions
 from quorate.storage.disk import DiskFailed
 from quorate.storage.frame import DamagedFrame, Frame, parse
 from quorate.storage.snapshot_file import HEADER_BYTES
 
-PURPOSES = ("tables", "metadata")
-"""What is worth building again: of other topics a log's machine says nothing that the log does not."""
+PURPOSES = ("tables", "metadata", "groups", "transactions")
+"""What is worth building again: of topics a log's machine says nothing that the log does not."""
 
 Said = tuple[int, str, int]
 """Offset, what it was built from, digest."""
+Decision = tuple[int, int, bool]
+"""A producer, the number of its transaction, and whether it is to be committed."""
 
 
 def rebuild(looked: Looked, partition: Partition, offsets: Sequence[int]) -> Iterator[Said]:
     """What the state is at these offsets, as far as this copy gets to them."""
     facts = looked.facts[partition]
-    kept = looked.snapshot_of(partition)
-    if kept is not None:
-        data = looked.disk.read_now(kept.file, HEADER_BYTES, kept.snapshot.size)
-        manifest = msgspec.msgpack.decode(data, type=Manifest)
-        machine = MACHINES[facts.purpose]()
-        machine.restore(manifest.machine)
-        yield from _run(looked, partition, machine, manifest.last.offset, offsets, "its snapshot")
-    if facts.base == NOWHERE and not facts.is_compacted:
-        yield from _run(looked, partition, MACHINES[facts.purpose](), -1, offsets, "its log")
+    if facts.snapshot >= 0:
+        machine, start = _begun(looked, partition)
+        yield from _said(looked, partition, machine, start, offsets, "its snapshot")
+    if _is_all_there(looked, partition):
+        yield from _said(looked, partition, MACHINES[facts.purpose](), -1, offsets, "its log")
 
 
 def image_of(looked: Looked) -> Metadata | None:
@@ -48,21 +47,45 @@ def image_of(looked: Looked) -> Metadata | None:
     facts = looked.facts.get(METADATA)
     if facts is None:
         return None
-    machine: Machine = Metadata()
-    start = -1
-    kept = looked.snapshot_of(METADATA)
-    if kept is not None:
-        data = looked.disk.read_now(kept.file, HEADER_BYTES, kept.snapshot.size)
-        manifest = msgspec.msgpack.decode(data, type=Manifest)
-        machine.restore(manifest.machine)
-        start = manifest.last.offset
-    for _ in _run(looked, METADATA, machine, start, (), ""):
+    machine, start = _begun(looked, METADATA)
+    for _ in _settled(looked, METADATA, machine, start, facts.commit):
         pass
     assert isinstance(machine, Metadata)
     return machine
 
 
-def _run(
+def decisions(looked: Looked, partition: Partition) -> Iterator[Decision]:
+    """What a home has decided, as far back as this copy goes."""
+    machine, start = Transactions(), -1
+    if not _is_all_there(looked, partition):
+        begun, start = _begun(looked, partition)
+        assert isinstance(begun, Transactions)
+        machine = begun
+    told: set[Decision] = set()
+    for _ in _settled(looked, partition, machine, start, looked.facts[partition].commit):
+        ending = {(producer_id, each.number, each.commit) for producer_id, each in machine.endings()}
+        yield from sorted(ending - told)
+        told = ending
+
+
+def _is_all_there(looked: Looked, partition: Partition) -> bool:
+    facts = looked.facts[partition]
+    return facts.base == NOWHERE and not facts.is_compacted
+
+
+def _begun(looked: Looked, partition: Partition) -> tuple[Machine, int]:
+    """A machine as the copy's snapshot has it, and the last offset in that; without one, as machines begin."""
+    machine = MACHINES["metadata" if partition == METADATA else looked.facts[partition].purpose]()
+    kept = looked.snapshot_of(partition)
+    if kept is None:
+        return machine, -1
+    data = looked.disk.read_now(kept.file, HEADER_BYTES, kept.snapshot.size)
+    manifest = msgspec.msgpack.decode(data, type=Manifest)
+    machine.restore(manifest.machine)
+    return machine, manifest.last.offset
+
+
+def _said(
     looked: Looked,
     partition: Partition,
     machine: Machine,
@@ -70,13 +93,19 @@ def _run(
     offsets: Sequence[int],
     built_from: str,
 ) -> Iterator[Said]:
-    facts = looked.facts[partition]
-    wanted = sorted({offset for offset in offsets if start <= offset <= facts.commit})
-    if wanted and wanted[0] == start:
-        yield wanted.pop(0), built_from, _digest(machine)
-    if not wanted and offsets:
+    wanted = {offset for offset in offsets if start <= offset <= looked.facts[partition].commit}
+    if start in wanted:
+        yield start, built_from, _digest(machine)
+    if not wanted - {start}:
         return
-    upto = wanted[-1] if wanted else facts.commit
+    for offset in _settled(looked, partition, machine, start, max(wanted)):
+        if offset in wanted:
+            yield offset, built_from, _digest(machine)
+
+
+def _settled(looked: Looked, partition: Partition, machine: Machine, start: int, upto: int) -> Iterator[int]:
+    """Settle what lies behind `start`, as far as it can be read; the last offset of each entry, when it is done."""
+    facts = looked.facts[partition]
     for frame in frames_of(looked, partition):
         header = frame.header
         if header.last <= start:
@@ -89,8 +118,7 @@ def _run(
         except CannotApply:
             return
         start = header.last
-        if wanted and start == wanted[0]:
-            yield wanted.pop(0), built_from, _digest(machine)
+        yield start
 
 
 def frames_of(looked: Looked, partition: Partition) -> Iterator[Frame]:

@@ -10,6 +10,7 @@ import msgspec
 
 from quorate.audit.disk import ReadingDisk
 from quorate.audit.findings import Finding
+from quorate.audit.places import Place
 from quorate.audit.segment import Scan, Stretch
 from quorate.core.entry import EntryId, Partition, Rollback, Span
 from quorate.host.replicas import ReplicaRecord, decode_record
@@ -18,7 +19,7 @@ from quorate.storage.frame import FRAME_HEAD_BYTES, DamagedFrame, Frame, attach
 from quorate.storage.generations import Generation
 from quorate.storage.log import Log
 from quorate.storage.records import OPEN, Fault
-from quorate.storage.recovery import FILES, Recovery
+from quorate.storage.recovery import Recovery
 from quorate.storage.rounds import Rounds
 from quorate.storage.segment import (
     FOOTER_BYTES_MAX,
@@ -32,41 +33,6 @@ from quorate.storage.shared import Shared
 from quorate.storage.snapshot_file import Kept, file_of, id_of, verify_now
 from quorate.storage.snapshots import Snapshots
 from quorate.storage.write_back import WriteBack
-
-IDENTITY_FILE, STORE_DIRECTORY = "node.json", "store"
-
-
-class NotANode(Exception):
-    """One line: what the directory is not."""
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A store, and what its node is called."""
-
-    replica: str
-    store: str
-
-
-def places_in(directory: Path) -> list[Place]:
-    """Of a node's directory, of one with nodes in it (`quorate up --dir`), or of a store; raises NotANode."""
-    if not directory.is_dir():
-        raise NotANode(f"{directory} is not a directory")
-    if (directory / IDENTITY_FILE).is_file():
-        return [_node(directory)]
-    if any((directory / name).is_file() for name in FILES):
-        return [Place(directory.name, str(directory))]
-    nodes = [_node(path) for path in sorted(directory.iterdir()) if (path / IDENTITY_FILE).is_file()]
-    if not nodes:
-        raise NotANode(f"{directory} is no node's directory, and none is in it")
-    return nodes
-
-
-def _node(directory: Path) -> Place:
-    try:
-        said = msgspec.json.decode((directory / IDENTITY_FILE).read_bytes())
-        return Place(f"n{int(said['node'])}", str(directory / STORE_DIRECTORY))
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
-        return Place(directory.name, str(directory / STORE_DIRECTORY))
 
 
 class LogFacts(msgspec.Struct, frozen=True):
@@ -185,7 +151,7 @@ class Looked:
         if fault.segment != fault.next_segment:
             return False
         scan = Scan(self.disk, log.partition, _inside(log, fault))
-        for _ in scan.rows():
+        for _ in scan.entries():
             pass
         return not scan.damage
 

@@ -7,15 +7,30 @@ has a first and a last offset and a reason.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
+from itertools import pairwise
+from struct import Struct
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 from crc32c import crc32c
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
-from quorate.batch import BATCH_MIN, HEAD_BYTES, LEADER_EPOCH_MASK, LENGTH_EXCLUDES, MAGIC
-from quorate.core.entry import FORMAT_VERSION, EntryId, Partition
-from quorate.storage.disk import Disk, DiskFailed
+from quorate.batch import (
+    BATCH_MIN,
+    CONTROL,
+    HEAD_BYTES,
+    LEADER_EPOCH_MASK,
+    LENGTH_EXCLUDES,
+    MAGIC,
+    TRANSACTIONAL,
+    BadBatch,
+)
+from quorate.core.entry import FORMAT_VERSION, EntryId, Kind, Partition
+from quorate.machine.markers import Marker, marker_of
+from quorate.storage.disk import Buffer, Disk, DiskFailed
 from quorate.storage.frame import (
     ANY_MAGIC,
     FRAME_HEAD_BYTES,
@@ -30,15 +45,64 @@ from quorate.storage.frame import (
 )
 
 BLOCK_BYTES = 4 << 20
-ROWS_MAX = 32_768
 
-_HEAD = struct.Struct(">4sBBH20sQqIIIQqII")
-_BATCH = struct.Struct(">qiibI22xqhi")  # up to its crc, then the producer's id, epoch and sequence
+Numbers = NDArray[np.int64]
+
+_SIZE = Struct(">I")
+_SIZE_AT = 48
 _CHECKED_BYTES = FRAME_HEAD_BYTES - 4
-assert _HEAD.size == FRAME_HEAD_BYTES
+_OPENING = np.dtype(
+    [
+        ("magic", ">u4"),
+        ("version", "u1"),
+        ("kind", "u1"),
+        ("flags", ">u2"),
+        ("partition", "u1", (20,)),
+        ("epoch", ">u8"),
+        ("offset", ">i8"),
+        ("count", ">u4"),
+        ("size", ">u4"),
+        ("crc", ">u4"),
+        ("prev_epoch", ">u8"),
+        ("prev_offset", ">i8"),
+        ("prev_checksum", ">u4"),
+        ("checksum", ">u4"),
+        ("batch_offset", ">i8"),
+        ("batch_length", ">i4"),
+        ("batch_epoch", ">i4"),
+        ("batch_magic", "i1"),
+        ("batch_crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_delta", ">i4"),
+        ("times", ">i8", (2,)),
+        ("producer", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("sequence", ">i4"),
+        ("records_count", ">i4"),
+    ]
+)
+"""A frame's header and that of its batch, as they lie on the disk."""
+assert _OPENING.itemsize == FRAME_HEAD_BYTES + BATCH_MIN
+assert _OPENING.fields is not None
+assert _OPENING.fields["size"][1] == _SIZE_AT
 
-Row = tuple[int, int, int, int, int, int, int, int]
-"""Offset, last offset, epoch, checksum, kind, and the producer's id, epoch and first sequence."""
+
+class Entries(NamedTuple):
+    """Intact entries in the order of the log: a column for each thing that is known of them."""
+
+    offset: Numbers
+    last: Numbers
+    epoch: Numbers
+    checksum: Numbers
+    kind: Numbers
+    producer: Numbers
+    producer_epoch: Numbers
+    sequence: Numbers
+    markers: list[tuple[int, Marker]]
+    """With their offsets."""
+
+    def __len__(self) -> int:
+        return len(self.offset)
 
 
 class Stretch(msgspec.Struct, frozen=True, array_like=True):
@@ -61,7 +125,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Scan:
-    """Reads a stretch from its start to its end; `rows` gives what is intact, `damage` collects the rest."""
+    """Reads a stretch from its start to its end; `entries` gives what is intact, `damage` collects the rest."""
 
     def __init__(self, disk: Disk, partition: Partition, stretch: Stretch) -> None:
         self._disk = disk
@@ -74,12 +138,12 @@ class Scan:
         self._before, self._checksum = stretch.before, stretch.before_checksum
         self.damage: list[Damage] = []
 
-    def rows(self) -> Iterator[list[Row]]:
+    def entries(self) -> Iterator[Entries]:
         end = self._stretch.end
         while self._position < end:
-            rows, need = self._follow()
-            if rows:
-                yield rows
+            found, need = self._follow()
+            if found is not None:
+                yield found
             if need is None or (need and not self._load(need)):
                 self._pass_over()
         reached = self._before, self._checksum
@@ -99,60 +163,66 @@ class Scan:
         self._at = self._position
         return len(self._content) >= need
 
-    def _follow(self) -> tuple[list[Row], int | None]:
+    def _follow(self) -> tuple[Entries | None, int | None]:
         """Entries while they are intact; then bytes needed from the position on, 0 at the end, None at damage."""
-        content, base, partition = self._content, self._at, self._partition
+        content, base = self._content, self._at
+        starts, need = self._starts()
+        if len(starts) < 2:
+            return None, need
+        windows = sliding_window_view(np.frombuffer(content, np.uint8), _OPENING.itemsize)
+        heads = windows[starts[:-1]].view(_OPENING).reshape(-1)
+        epoch, offset = heads["epoch"].astype(np.int64), heads["offset"].astype(np.int64)
+        last = offset + heads["count"] - 1
+        # Of what compaction left, the last of its checksums stands where a frame has its predecessor's offset.
+        is_part = heads["magic"] == int.from_bytes(PART_MAGIC, "big")
+        prev_offset = heads["prev_offset"].astype(np.int64)
+        checksum = np.where(is_part, prev_offset >> 32 & 0xFFFF_FFFF, heads["checksum"].astype(np.int64))
         view = memoryview(content)
-        available = len(content)
-        position, end = self._position - base, self._stretch.end - base
-        before_epoch, before_offset, checksum = self._before.epoch, self._before.offset, self._checksum
-        rows: list[Row] = []
-        need: int | None = 0
+        intact = _is_whole(heads, is_part, self._partition)
+        intact &= heads["checksum"] == [crc32c(view[at : at + _CHECKED_BYTES]) for at in starts[:-1]]
+        at_records = FRAME_HEAD_BYTES + HEAD_BYTES
+        intact &= heads["crc"] == [crc32c(view[at + at_records : end]) for at, end in pairwise(starts)]
+        before = _shifted(self._before.offset, last)
+        intact &= (offset == before + 1) & (is_part | (prev_offset == before))
+        before = _shifted(self._before.epoch, epoch)
+        intact &= (heads["prev_epoch"] == before) & (epoch >= before)
+        intact &= heads["prev_checksum"] == _shifted(self._checksum, checksum)
+        count = len(heads) if intact.all() else int(intact.argmin())
+        self._position = base + starts[count]
+        if count < len(heads):
+            need = None
+        if not count:
+            return None, need
+        self._before = EntryId(int(epoch[count - 1]), int(last[count - 1]))
+        self._checksum = int(checksum[count - 1])
+        ends = CONTROL | TRANSACTIONAL
+        markers = [
+            (int(offset[at]), marker)
+            for at in np.flatnonzero(heads["attributes"][:count] & ends == ends).tolist()
+            if (marker := marker_in(view[starts[at] + FRAME_HEAD_BYTES : starts[at + 1]])) is not None
+        ]
+        named = ("kind", "producer", "producer_epoch", "sequence")
+        others = (heads[name][:count].astype(np.int64) for name in named)
+        return Entries(offset[:count], last[:count], epoch[:count], checksum[:count], *others, markers), need
+
+    def _starts(self) -> tuple[list[int], int | None]:
+        """Where frames begin in what was read, by the lengths that they say, and where the last ends; then what is
+        needed from there on."""
+        content, available = self._content, len(self._content)
+        position, end = self._position - self._at, self._stretch.end - self._at
+        starts = [position]
         while position < end:
             body = position + FRAME_HEAD_BYTES
             if body > available:
-                need = FRAME_HEAD_BYTES if body <= end else None
-                break
-            head = _HEAD.unpack_from(content, position)
-            own = head[13]
-            if head[0] == PART_MAGIC:
-                # What compaction left: the last of its checksums stands where a frame has its predecessor's offset.
-                own = head[11] >> 32 & 0xFFFF_FFFF
-                head = (FRAME_MAGIC, *head[1:11], head[6] - 1, *head[12:])
-            size = head[8]
-            # fmt: off
-            if (
-                head[0] != FRAME_MAGIC or head[4] != partition or head[6] != before_offset + 1
-                or head[10] != before_epoch or head[11] != before_offset or head[12] != checksum
-                or head[5] < before_epoch or head[1] != FORMAT_VERSION
-                or not BATCH_MIN <= size <= FRAME_PAYLOAD_MAX or body + size > end
-                or crc32c(view[position : position + _CHECKED_BYTES]) != head[13]
-            ):
-                need = None
-                break
-            if body + size > available:
-                need = FRAME_HEAD_BYTES + size
-                break
-            base_offset, length, epoch, magic, crc, producer, producer_epoch, sequence = _BATCH.unpack_from(
-                content, body
-            )
-            if (
-                base_offset != head[6] or length != size - LENGTH_EXCLUDES or magic != MAGIC or crc != head[9]
-                or epoch != head[5] & LEADER_EPOCH_MASK or crc32c(view[body + HEAD_BYTES : body + size]) != crc
-            ):
-                need = None
-                break
-            # fmt: on
-            before_epoch, before_offset, checksum = head[5], head[6] + head[7] - 1, own
-            row = head[6], before_offset, before_epoch, checksum, head[2], producer, producer_epoch, sequence
-            rows.append(row)
+                return starts, FRAME_HEAD_BYTES if body <= end else None
+            (size,) = _SIZE.unpack_from(content, position + _SIZE_AT)
             position = body + size
-            if len(rows) == ROWS_MAX:
-                need = 0
-                break
-        self._position = base + position
-        self._before, self._checksum = EntryId(before_epoch, before_offset), checksum
-        return rows, need
+            if not BATCH_MIN <= size <= FRAME_PAYLOAD_MAX or position > end:
+                return starts, None
+            if position > available:
+                return starts, FRAME_HEAD_BYTES + size
+            starts.append(position)
+        return starts, 0
 
     # --- damage ---
 
@@ -237,8 +307,41 @@ class Scan:
         return frame if chained else None
 
 
+def _is_whole(heads: NDArray[np.void], is_part: NDArray[np.bool_], partition: Partition) -> NDArray[np.bool_]:
+    """Whether each says what a frame of this partition can say, and its batch the same."""
+    is_own = heads["attributes"] & (CONTROL | TRANSACTIONAL) == CONTROL
+    found: NDArray[np.bool_] = (
+        (is_part | (heads["magic"] == int.from_bytes(FRAME_MAGIC, "big")))
+        & (heads["version"] == FORMAT_VERSION)
+        & (heads["kind"] == np.where(is_own, int(Kind.CONTROL), int(Kind.RECORDS)))
+        & (heads["partition"] == np.frombuffer(partition, np.uint8)).all(axis=1)
+        & (heads["count"] > 0)
+        & (heads["batch_offset"] == heads["offset"])
+        & (heads["batch_length"] == heads["size"].astype(np.int64) - LENGTH_EXCLUDES)
+        & (heads["batch_epoch"] == (heads["epoch"] & np.uint64(LEADER_EPOCH_MASK)).astype(np.int64))
+        & (heads["batch_magic"] == MAGIC)
+        & (heads["batch_crc"] == heads["crc"])
+        & (heads["last_delta"].astype(np.int64) + 1 == heads["count"])
+    )
+    return found
+
+
+def marker_in(payload: Buffer) -> Marker | None:
+    """The end of a transaction; None: it is none."""
+    try:
+        return marker_of(payload)
+    except BadBatch:
+        return None
+
+
+def _shifted(first: int, numbers: Numbers) -> Numbers:
+    """What stands before each of them."""
+    return np.concatenate((np.array([first], np.int64), numbers[:-1]))
+
+
 def _is_of_an_older_epoch(content: bytes) -> bool:
     """An intact header whose epochs go back: no damage of a disk looks like that."""
-    head = _HEAD.unpack_from(content)
-    is_intact = head[0] == FRAME_MAGIC and crc32c(content[:_CHECKED_BYTES]) == head[13]
-    return bool(is_intact and head[10] > head[5])
+    head = np.frombuffer(content, _OPENING, count=1)[0] if len(content) >= _OPENING.itemsize else None
+    if head is None or content[: len(FRAME_MAGIC)] != FRAME_MAGIC:
+        return False
+    return bool(crc32c(content[:_CHECKED_BYTES]) == head["checksum"] and head["prev_epoch"] > head["epoch"])

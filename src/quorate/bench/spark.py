@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from quorate.bench import machine, spark_work
+from quorate.bench import machine, spark_audit, spark_work
 from quorate.bench.report import Claim, Figure, Report, Say
 
-PARTS = {"audit": spark_work.audits, "sweep": spark_work.sweeps, "tier": spark_work.tiers}
+PARTS = {"audit": spark_audit.audits, "sweep": spark_work.sweeps, "tier": spark_work.tiers}
 """Each takes a place for its files, whether a look is enough, and whom to tell."""
 
 
@@ -46,7 +46,7 @@ def run(
         figures=tuple(figures),
         claims=tuple(claims),
         notes=(
-            "audit: three copies of a log of 16 KiB entries, read and compared; bytes of all copies, by core",
+            spark_audit.NOTE,
             "sweep: the same seeds with one core and with two, in turns",
             "tier: from a cluster on the same cores; beside it Spark writes the same rows, from memory, to Parquet",
         ),

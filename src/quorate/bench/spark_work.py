@@ -1,30 +1,23 @@
-"""The parts of `quorate bench spark` that are jobs: an audit, a sweep, a lake."""
+"""The parts of `quorate bench spark` that are jobs: a sweep, a lake."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import repeat
 from pathlib import Path
-from shutil import copytree, rmtree
+from shutil import rmtree
 from typing import TYPE_CHECKING
 
 from quorate.batch import encode_records
 from quorate.bench.cluster_kafka import KafkaCluster
 from quorate.bench.report import Claim, Figure, Say, at_least, figure, ratios
 from quorate.bench.turns import in_turns, seconds
-from quorate.bench.wal_store import OpenStore, payload_of
-from quorate.core.entry import Member
-from quorate.host.replicas import ReplicaRecord, encode_record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CORES = 2
-COPIES = 3
-ENTRY_BYTES = 16 << 10
-MIB = 1 << 20
 REPETITIONS = 3
 ROWS_A_BATCH = 1000
 VALUE_BYTES = 100
@@ -39,50 +32,6 @@ def _session(cores: int) -> Iterator[SparkSession]:
 
     with local_session("quorate bench", master=f"local[{cores}]", log_level="off") as session:
         yield session
-
-
-# ---- audit ----
-
-
-def audits(place: Path, quick: bool, say: Say) -> Found:
-    from quorate.audit.replica import places_in
-    from quorate.spark.audit import audit
-
-    size_mib = 128 if quick else 1024
-    say(f"writing {COPIES} copies of a log of {size_mib} MiB")
-    member = Member(1, 1)
-    state = encode_record(ReplicaRecord("raft", member, (member,)))
-    first = place / "n1"
-    first.mkdir()
-    with OpenStore(first, partitions=1, state=state) as opened:
-        opened.append(repeat(payload_of(ENTRY_BYTES), size_mib * MIB // ENTRY_BYTES), in_flight=64)
-        opened.rest()
-        (log,) = opened.logs.values()
-        opened.store.note_commit(log.partition, log.offset - 1)
-        opened.append(repeat(payload_of(ENTRY_BYTES), 1), in_flight=1)
-        opened.rest()
-    for number in range(2, COPIES + 1):
-        copytree(first, place / f"n{number}")
-    places = [found for directory in sorted(place.iterdir()) for found in places_in(directory)]
-    rates = []
-    with _session(CORES) as session:
-        for repetition in range((1 if quick else REPETITIONS) + 1):
-            say(
-                f"auditing, {repetition} of {1 if quick else REPETITIONS}"
-                if repetition
-                else "auditing, to warm up"
-            )
-            taken: list[int] = []
-
-            def once(taken: list[int] = taken) -> None:
-                report = audit(session, places, lambda _: None)
-                assert not report.findings, report.findings
-                taken.append(report.bytes_count)
-
-            took_s = seconds(once)
-            if repetition:
-                rates.append(taken[0] / 1e6 / took_s / CORES)
-    return [], [at_least(200, "audit: log read and compared by a core", "MB/s", rates)]
 
 
 # ---- sweep ----

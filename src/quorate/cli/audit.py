@@ -13,7 +13,7 @@ from quorate.cli.sweep_command import check_master
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
-    from quorate.audit.replica import Place
+    from quorate.audit.places import Place
     from quorate.spark.audit import Report
 
 SHOWN_MAX = 200
@@ -59,7 +59,7 @@ def audit(
 
 
 def _places(directories: list[Path]) -> list[Place]:
-    from quorate.audit.replica import NotANode, places_in
+    from quorate.audit.places import NotANode, places_in
 
     try:
         places = [place for directory in directories for place in places_in(directory)]
@@ -97,6 +97,7 @@ def _object(report: Report, taken_s: float) -> dict[str, Any]:
         "states": report.states_count,
         "protocols": report.protocols,
         "looks": report.looks,
+        "untold": report.untold_count,
         "seconds": round(taken_s, 2),
         "findings": [
             {
@@ -126,7 +127,9 @@ def _show(report: Report, taken_s: float) -> None:
         columns = ("replica", "partition", "offsets", "kind", "where")
         out.print(say.table("What is wrong", columns, rows, whole=(0, 3)))
         if len(report.findings) > SHOWN_MAX:
-            out.print(f"… and {len(report.findings) - SHOWN_MAX:,} more: --json has them all")
+            out.print(f"… and {len(report.findings) - SHOWN_MAX:,} more: --json has them")
+        if report.untold_count:
+            out.print(f"… and {report.untold_count:,} more pieces of damage, which are not listed")
         found = {finding.kind for finding in report.findings}
         kinds = [(kind, meant.means, meant.do) for kind, meant in KINDS.items() if kind in found]
         out.print(say.table("What it means, and what to do", ("kind", "means", "do"), kinds, whole=(0,)))

@@ -61,7 +61,7 @@ class Kept:
 def audited(spark: SparkSession, cluster: DemoCluster) -> tuple[str, bool]:
     """What was looked at, in a line; and whether it was all right."""
     from quorate.audit.findings import KINDS
-    from quorate.audit.replica import places_in
+    from quorate.audit.places import places_in
     from quorate.spark.audit import audit
 
     began = monotonic()

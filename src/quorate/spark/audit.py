@@ -2,20 +2,21 @@
 
 1. One task a directory replays its journal, without writing, and says which logs and which stretches of segments
    there are (quorate/audit/replica.py).
-2. One task for some stretches reads them and makes one row an entry: where it stands, its epoch, its checksum. The
-   checksum covers the payload's and that of the entry before, so equal checksums are equal logs.
-3. Rows are grouped by partition and offset. Where copies do not agree, and only there, they are looked at closely.
-   Producers' sequences are followed in one whole copy of each partition (audit_compare.py).
-4. Tables and the cluster's image are built again from logs, and compared by offset.
+2. One task for some stretches reads them, verifies every entry, and tells in few rows what is to be compared
+   (audit_rows.py).
+3. Rows of copies are grouped by partition and offset. Where copies do not agree, or one is damaged, and only there,
+   they are read once more and compared entry by entry. Producers' sequences and the ends of transactions are
+   followed in one whole copy of each partition (audit_compare.py, audit_producers.py).
+4. Tables, homes and the cluster's image are built again from logs, and compared by offset.
 
-Nothing that grows with a log comes to the driver: it sees one line for each copy of a partition, and findings.
+Nothing that grows with a log comes to the driver: it sees one line for each copy of a partition, and findings, up
+to a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,14 +24,14 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
-from quorate.audit.disk import ReadingDisk
 from quorate.audit.findings import Finding
-from quorate.audit.rebuild import image_of
-from quorate.audit.replica import LogFacts, Looked, Place
-from quorate.audit.segment import ROWS_MAX, Row, Scan
-from quorate.batch import parse_batch_header
-from quorate.core.entry import Kind, number_of
-from quorate.spark.audit_compare import differences, sequences_of, states_of
+from quorate.audit.places import Place
+from quorate.audit.rebuild import decisions, image_of
+from quorate.audit.replica import LogFacts, Looked
+from quorate.core.entry import number_of
+from quorate.spark.audit_compare import differences, doubtful, states_of
+from quorate.spark.audit_producers import sequences_of, transactions_of
+from quorate.spark.audit_rows import ROWS, How, Work, carried_of, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,12 +40,11 @@ LOOKS_MAX = 3
 """What is found in the directory of a node at work is looked for again so often, before it is told."""
 TASK_BYTES = 64 << 20
 TASKS_MAX = 10_000
-STRETCH_FINDINGS_MAX = 100
+CARRIED_MAX = 32_768
+"""Entries of a journal, or decisions of a home, that are handed on together."""
+FINDINGS_MAX = 10_000
+"""Of damage to segments: so much comes to the driver."""
 LOOKED = "what string, content binary"
-ENTRIES = (
-    "replica string, partition binary, settled boolean, counts boolean, offset long, last long, epoch long, "
-    "checksum long, producer long, producer_epoch int, sequence int, finding binary"
-)
 
 Progress = Callable[[str], None]
 Batches = Iterator[pa.RecordBatch]
@@ -57,15 +57,6 @@ class Log(msgspec.Struct, frozen=True):
     """Without its stretches."""
     stretches_count: int
     bytes_count: int
-
-
-class Work(msgspec.Struct, frozen=True):
-    """For one task: a stretch of a log, or entries that a journal holds."""
-
-    store: str
-    facts: LogFacts
-    """With the one stretch that is meant, or none."""
-    rows: list[Row] = []
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -89,6 +80,8 @@ class Report(msgspec.Struct):
     """Tables and images that were built again."""
     looks: int = 1
     findings: list[Finding] = []
+    untold_count: int = 0
+    """Findings beyond those."""
     names: dict[str, str] = {}
     """What partitions are called."""
     protocols: dict[str, int] = {}
@@ -105,12 +98,15 @@ def audit(session: SparkSession, places: Sequence[Place], progress: Progress) ->
         if _sequences(session, places) == sequences:
             break
         progress("nodes are at work: what seems wrong is looked at again")
-        only = {finding.partition for finding in report.findings}
+        # Of a transaction, other partitions must be seen as well.
+        is_joint = any(finding.kind == "decided" for finding in report.findings)
+        only = None if is_joint else {finding.partition for finding in report.findings}
         again, sequences = _look(session, places, lambda _: None, only=only)
         seen = {(finding.replica, finding.partition, finding.kind) for finding in again.findings}
         report.findings = [
             each for each in report.findings if (each.replica, each.partition, each.kind) in seen
         ]
+        report.untold_count = again.untold_count
         report.looks += 1
     return report
 
@@ -121,25 +117,49 @@ def _look(
     said = "1 directory" if len(places) == 1 else f"{len(places)} directories"
     progress(f"looking at {said}: journals, snapshots, names of segments")
     looked = directories(session, places).mapInArrow(_look_at, LOOKED).persist(StorageLevel.MEMORY_AND_DISK)
-    entries: DataFrame | None = None
+    rows: DataFrame | None = None
     try:
         report, logs, sequences = _summed(looked, places, only)
-        progress(f"reading {report.bytes_count / 1e6:,.0f} MB: {report.copies_count} copies of partitions")
-        entries = _entries(session, looked, logs, only).persist(StorageLevel.MEMORY_AND_DISK)
-        total = entries.agg(f.count("offset").alias("entries"), f.collect_list("finding").alias("found"))
-        ((report.entries_count, found),) = total.collect()
-        report.findings += [msgspec.msgpack.decode(each, type=Finding) for each in found]
-        progress(f"comparing {report.entries_count:,} entries")
         facts = [log.facts for log in logs]
-        report.findings += differences(entries)
-        report.findings += sequences_of(session, entries, facts, report.findings)
+        progress(f"reading {report.bytes_count / 1e6:,.0f} MB: {report.copies_count} copies of partitions")
+        ways = _ways(facts)
+        rows = _rows(session, looked, logs, ways).persist(StorageLevel.MEMORY_AND_DISK)
+        markers_count = _take_stock(report, rows)
+        progress(f"comparing {report.entries_count:,} entries")
+        closely = {name for name, how in ways.items() if how.closely}
+        again = {finding.partition for finding in report.findings} | doubtful(rows)
+        again = again & set(ways) - closely
+        if closely:
+            report.findings += differences(rows)
+        if again:
+            ways = {name: How(ways[name].points, closely=True) for name in again}
+            some = [log for log in logs if log.facts.partition.hex() in again]
+            report.findings += differences(_rows(session, looked, some, ways))
+        report.findings += sequences_of(session, rows, facts, report.findings)
+        if markers_count:
+            report.findings += transactions_of(session, rows, facts, report.findings)
         report.states_count, different = states_of(directories(session, places), facts)
         report.findings = sorted({*report.findings, *different})
         return report, sequences
     finally:
         looked.unpersist()
-        if entries is not None:
-            entries.unpersist()
+        if rows is not None:
+            rows.unpersist()
+
+
+def _take_stock(report: Report, rows: DataFrame) -> int:
+    """Read everything; how many transactions end there."""
+    (stock,) = rows.agg(
+        f.sum("count").alias("entries"),
+        f.count("finding").alias("findings"),
+        f.count_if(f.col("what") == "marker").alias("markers"),
+    ).collect()
+    report.entries_count = stock["entries"] or 0
+    if stock["findings"]:
+        found = rows.where("what = 'finding'").select("finding").limit(FINDINGS_MAX).collect()
+        report.findings += [msgspec.msgpack.decode(bytes(each), type=Finding) for (each,) in found]
+        report.untold_count = stock["findings"] - len(found)
+    return int(stock["markers"])
 
 
 # ---- step 1: directories ----
@@ -170,16 +190,13 @@ def _said_of(place: Place) -> Iterator[tuple[str, bytes]]:
         for stretch in facts.stretches:
             yield "work", encode(Work(place.store, msgspec.structs.replace(facts, stretches=(stretch,))))
         carried = looked.carried(partition)
-        while frames := list(islice(carried, ROWS_MAX)):
-            rows: list[Row] = []
-            for frame in frames:
-                header, batch = frame.header, parse_batch_header(frame.payload)
-                producer = batch.producer_id, batch.producer_epoch, batch.base_sequence
-                rows.append(
-                    (header.offset, header.last, header.epoch, frame.checksum, header.kind, *producer)
-                )
+        while frames := list(islice(carried, CARRIED_MAX)):
+            rows, markers = carried_of(frames)
             bytes_count += sum(frame.size for frame in frames)
-            yield "work", encode(Work(place.store, bare, rows))
+            yield "work", encode(Work(place.store, bare, rows, markers))
+        decided = decisions(looked, partition) if facts.purpose == "transactions" else iter(())
+        while some := list(islice(decided, CARRIED_MAX)):
+            yield "work", encode(Work(place.store, bare, decisions=some))
         yield "log", encode(Log(bare, len(facts.stretches), bytes_count))
     yield "summary", encode(Summary(place.replica, looked.sequence, looked.findings, _names(looked)))
 
@@ -237,76 +254,39 @@ def _sequence_of(batches: Batches) -> Batches:
         )
 
 
-# ---- step 2: entries ----
+# ---- step 2: segments ----
 
 
-def _entries(session: SparkSession, looked: DataFrame, logs: list[Log], only: set[str] | None) -> DataFrame:
+def _ways(logs: Sequence[LogFacts]) -> dict[str, How]:
+    """Copies are compared where each of them ends, and where each has settled."""
+    copies: dict[str, list[LogFacts]] = {}
+    for facts in logs:
+        copies.setdefault(facts.partition.hex(), []).append(facts)
+    return {
+        name: How(
+            tuple(sorted({at for each in mine for at in (each.commit, each.head.offset) if at >= 0})),
+            closely=any(each.is_compacted for each in mine),
+        )
+        for name, mine in copies.items()
+    }
+
+
+def _rows(
+    session: SparkSession, looked: DataFrame, logs: Sequence[Log], ways: Mapping[str, How]
+) -> DataFrame:
+    """Of the partitions that something is asked of."""
     bytes_count = sum(log.bytes_count for log in logs)
     stretches_count = sum(log.stretches_count for log in logs)
     tasks = min(-(-bytes_count // TASK_BYTES), stretches_count, TASKS_MAX)
     work = looked.where("what = 'work'").select("content")
     work = work.repartition(max(tasks, session.sparkContext.defaultParallelism))
 
-    def read(batches: Batches) -> Batches:
+    def todo(batches: Batches) -> Iterator[tuple[Work, How]]:
         for batch in batches:
             for content in batch.column("content").to_pylist():
-                todo = msgspec.msgpack.decode(content, type=Work)
-                if only is None or todo.facts.partition.hex() in only:
-                    yield from _rows_of(todo)
+                each = msgspec.msgpack.decode(content, type=Work)
+                how = ways.get(each.facts.partition.hex())
+                if how is not None:
+                    yield each, how
 
-    return work.mapInArrow(read, ENTRIES)
-
-
-def _rows_of(work: Work) -> Batches:
-    facts = work.facts
-    if work.rows:
-        yield _entry_batch(facts, work.rows)
-    for stretch in facts.stretches:
-        scan = Scan(ReadingDisk(Path(work.store)), facts.partition, stretch)
-        for rows in scan.rows():
-            yield _entry_batch(facts, rows)
-        found = [
-            Finding(facts.replica, facts.partition.hex(), each.kind, each.first, each.last, each.detail)
-            for each in scan.damage[:STRETCH_FINDINGS_MAX]
-        ]
-        if found:
-            columns = [pa.nulls(len(found), field.type) for field in _ENTRY_SCHEMA]
-            columns[-1] = pa.array([msgspec.msgpack.encode(each) for each in found], pa.binary())
-            yield pa.RecordBatch.from_arrays(columns, schema=_ENTRY_SCHEMA)
-
-
-_ENTRY_SCHEMA = pa.schema(
-    [
-        ("replica", pa.string()),
-        ("partition", pa.binary()),
-        ("settled", pa.bool_()),
-        ("counts", pa.bool_()),
-        ("offset", pa.int64()),
-        ("last", pa.int64()),
-        ("epoch", pa.int64()),
-        ("checksum", pa.int64()),
-        ("producer", pa.int64()),
-        ("producer_epoch", pa.int32()),
-        ("sequence", pa.int32()),
-        ("finding", pa.binary()),
-    ]
-)
-
-
-def _entry_batch(facts: LogFacts, rows: Sequence[Row]) -> pa.RecordBatch:
-    offsets, lasts, epochs, checksums, kinds, producers, producer_epochs, sequences = zip(*rows, strict=True)
-    count, commit, records = len(rows), facts.commit, int(Kind.RECORDS)
-    counts = [kind == records for kind in kinds]
-    if facts.voids:
-        counts = [each and not facts.is_void(offset) for each, offset in zip(counts, offsets, strict=True)]
-    columns = [
-        pa.array([facts.replica] * count, pa.string()),
-        pa.array([bytes(facts.partition)] * count, pa.binary()),
-        pa.array([last <= commit for last in lasts], pa.bool_()),
-        pa.array(counts, pa.bool_()),
-        *(pa.array(column, pa.int64()) for column in (offsets, lasts, epochs, checksums, producers)),
-        pa.array(producer_epochs, pa.int32()),
-        pa.array(sequences, pa.int32()),
-        pa.nulls(count, pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ENTRY_SCHEMA)
+    return work.mapInArrow(lambda batches: rows_of(todo(batches)), ROWS)

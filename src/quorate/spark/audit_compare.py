@@ -10,35 +10,41 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from quorate.audit.findings import Finding
+from quorate.audit.places import Place
 from quorate.audit.rebuild import PURPOSES, rebuild
-from quorate.audit.replica import LogFacts, Looked, Place
-from quorate.core.entry import NOWHERE, Partition
-from quorate.machine.producers import PRODUCERS_COUNT_MAX, SEQUENCES_COUNT
+from quorate.audit.replica import LogFacts, Looked
+from quorate.core.entry import Partition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 STATES = "replica string, partition binary, offset long, built_from string, digest long"
-AGAIN_MAX = 1 << 20
-"""A sequence that is behind by less was written before; by more, it is as likely ahead, round the circle."""
+_VALUE = "xxhash64(epoch, checksum) as value"
 
 
 # ---- entries ----
 
 
-def differences(entries: DataFrame) -> list[Finding]:
-    """Every offset is compared; only where copies do not agree it matters who has what."""
-    rows = entries.where("finding is null").select(
-        "replica",
-        "partition",
-        "offset",
-        "last",
-        "epoch",
-        "settled",
-        f.xxhash64("epoch", "checksum").alias("value"),
+def doubtful(rows: DataFrame) -> set[str]:
+    """Partitions of which copies have different entries at the same offset."""
+    points = rows.where("what = 'point'").select("partition", "offset", f.expr(_VALUE))
+    found = (
+        points.groupBy("partition", "offset")
+        .agg(f.min("value").alias("lowest"), f.max("value").alias("highest"))
+        .where("lowest != highest")
+        .select("partition")
+        .distinct()
+        .collect()
     )
+    return {bytes(partition).hex() for (partition,) in found}
+
+
+def differences(rows: DataFrame) -> list[Finding]:
+    """Every entry is compared; only where copies do not agree it matters who has what."""
+    columns = "replica", "partition", "offset", "last", "epoch", "settled"
+    rows = rows.where("what = 'entry'").select(*columns, f.expr(_VALUE)).persist()
     # By their ends: what compaction made one of several entries ends as the last of them did, in other copies, too.
-    doubtful = (
+    parted = (
         rows.groupBy("partition", "last")
         .agg(f.min("value").alias("lowest"), f.max("value").alias("highest"))
         .where("lowest != highest")
@@ -46,15 +52,16 @@ def differences(entries: DataFrame) -> list[Finding]:
         .persist()
     )
     try:
-        if doubtful.isEmpty():
+        if parted.isEmpty():
             return []
-        rows = rows.join(doubtful, ["partition", "last"])
-        twice = _two_values(rows)
+        both = rows.join(parted, ["partition", "last"])
+        twice = _two_values(both)
         told = {finding.partition for finding in twice}
         # Two values of one epoch are two settled values as well, where both are settled: said once.
-        return twice + [each for each in _settled_otherwise(rows) if each.partition not in told]
+        return twice + [each for each in _settled_otherwise(both) if each.partition not in told]
     finally:
-        doubtful.unpersist()
+        parted.unpersist()
+        rows.unpersist()
 
 
 def _two_values(rows: DataFrame) -> list[Finding]:
@@ -99,79 +106,6 @@ def _settled_otherwise(rows: DataFrame) -> list[Finding]:
         )
         for replica, partition, first, last, epoch, count in alone.collect()
     ]
-
-
-# ---- producers ----
-
-
-def sequences_of(
-    session: SparkSession, entries: DataFrame, logs: Sequence[LogFacts], found: Sequence[Finding]
-) -> list[Finding]:
-    """In one copy of each partition that is whole and has settled most: the others are the same."""
-    chosen = _whole_copies(logs, found)
-    if not chosen:
-        return []
-    copies = session.createDataFrame(
-        [(each.replica, bytearray(each.partition), each.base == NOWHERE) for each in chosen],
-        "replica string, partition binary, whole boolean",
-    )
-    rows = entries.where("finding is null and settled and counts and producer >= 0 and sequence >= 0").join(
-        f.broadcast(copies), ["replica", "partition"]
-    )
-    by_producer = Window.partitionBy("partition", "producer").orderBy("offset")
-    end = f.expr(f"(sequence + last - offset) % {SEQUENCES_COUNT}L").alias("end")
-    follows = rows.select(
-        "partition", "offset", "last", "producer", "producer_epoch", "sequence", "whole", end
-    ).select(
-        "*",
-        f.lag("producer_epoch").over(by_producer).alias("epoch_before"),
-        f.lag("end").over(by_producer).alias("end_before"),
-    )
-    starts = "sequence != 0 and ((epoch_before is null and whole) or producer_epoch > epoch_before)"
-    goes_on = f"producer_epoch = epoch_before and sequence != (end_before + 1) % {SEQUENCES_COUNT}L"
-    wrong = follows.where(f"({starts}) or ({goes_on}) or producer_epoch < epoch_before")
-    again = f"producer_epoch = epoch_before and end_before - sequence between 0 and {AGAIN_MAX}"
-    told = (
-        wrong.withColumn("kind", f.expr(f"if({again}, 'duplicate', 'sequence')"))
-        .groupBy("partition", "kind")
-        .agg(
-            f.min("offset").alias("first"),
-            f.max("last").alias("last"),
-            f.count("*").alias("count"),
-            f.min_by(f.struct("producer", "sequence", "end_before"), "offset").alias("example"),
-        )
-        .collect()
-    )
-    return [
-        Finding("", bytes(partition).hex(), kind, first, last, _in_words(count, example))
-        for partition, kind, first, last, count, example in told
-        if not _has_forgotten(rows, partition)
-    ]
-
-
-def _whole_copies(logs: Sequence[LogFacts], found: Sequence[Finding]) -> list[LogFacts]:
-    harmed = {(finding.replica, finding.partition) for finding in found}
-    chosen: dict[Partition, LogFacts] = {}
-    for facts in logs:
-        # Of what was compacted, sequences are missing as they should.
-        if (facts.replica, facts.partition.hex()) in harmed or facts.purpose != "topic" or facts.is_compacted:
-            continue
-        best = chosen.get(facts.partition)
-        if best is None or facts.commit - facts.base.offset > best.commit - best.base.offset:
-            chosen[facts.partition] = facts
-    return list(chosen.values())
-
-
-def _has_forgotten(rows: DataFrame, partition: bytes) -> bool:
-    """With more producers than a partition remembers, those that were forgotten may have begun anywhere."""
-    mine = rows.where(f.col("partition") == f.lit(bytearray(partition)))
-    return bool(mine.select("producer").distinct().count() > PRODUCERS_COUNT_MAX)
-
-
-def _in_words(count: int, example: Any) -> str:
-    batches = "1 batch" if count == 1 else f"{count} batches, the first"
-    behind = "as its first" if example["end_before"] is None else f"behind {example['end_before']}"
-    return f"{batches}: producer {example['producer']} wrote sequence {example['sequence']} {behind}"
 
 
 # ---- states ----

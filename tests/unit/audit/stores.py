@@ -9,13 +9,17 @@ from typing import NamedTuple
 import msgspec
 
 from quorate.audit.findings import Finding
-from quorate.audit.replica import Looked, Place
+from quorate.audit.places import Place
+from quorate.audit.replica import Looked
 from quorate.audit.segment import Scan
-from quorate.batch import encode_records, stamp
-from quorate.core.entry import Header, Kind, Member, Partition, partition_of
+from quorate.batch import TRANSACTIONAL, encode_records, stamp
+from quorate.core.entry import NOWHERE, Header, Kind, Member, Partition, partition_of
+from quorate.core.generation import Generation
 from quorate.host.replicas import ReplicaRecord, encode_record
+from quorate.machine.markers import Marker, encode_marker
 from quorate.storage.frame import FRAME_MAGIC
 from quorate.storage.journal import ROUND_MAGIC
+from quorate.storage.surviving import Survivors
 from tests.unit.storage.harness import World
 
 TOPIC = bytes(range(100, 116))
@@ -43,6 +47,30 @@ def records(seed: int = 0, *, epoch: int = 1, producer: int = -1, sequence: int 
         base_sequence=sequence,
     )
     return Batch(epoch, payload)
+
+
+def keyed() -> list[Batch]:
+    """Five keys that are written over and over."""
+    return [
+        Batch(1, encode_records([(b"k%d" % (n % 5), bytes([n]) * VALUE_BYTES)], timestamp=1000))
+        for n in range(ENTRIES_COUNT)
+    ]
+
+
+def transactional(producer: int, sequence: int) -> Batch:
+    payload = encode_records(
+        [(None, bytes(VALUE_BYTES))],
+        timestamp=1000,
+        attributes=TRANSACTIONAL,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+    return Batch(1, payload)
+
+
+def ended(producer: int, number: int, *, commit: bool) -> Batch:
+    return Batch(1, encode_marker(Marker(producer, 0, number, commit), coordinator_epoch=1, now_ms=1000))
 
 
 def usual(count: int = ENTRIES_COUNT) -> list[Batch]:
@@ -91,6 +119,21 @@ class Made:
             self.world.create(FILLER, record())
         while shared.journal.generation < generation + 2:
             self.append(FILLER, records())
+
+    def compact(self, partition: Partition) -> None:
+        """A generation of compaction, of which nothing is deleted but what was written over, is put in place."""
+        self.rest()
+        inner = self.world.store
+        middle = inner._logs[partition].segments[1:4]
+        last = middle[-1]
+        ends = tuple(segment.before.offset for segment in middle)
+        generation = Generation(NOWHERE, 0, last.before, last.before_checksum, -1, ends)
+        done: list[object] = []
+        survivors = Survivors(upto=generation.upto, deleted_upto=-1)
+        inner.compactor.prepare(partition, generation, survivors, done.append)
+        self.until(done)
+        assert inner.compactor.swap(partition, generation) is not None
+        self.rest()
 
     def until(self, done: list[object]) -> None:
         """The disk goes on until something was told."""
@@ -145,7 +188,7 @@ def found_in(place: Place) -> list[Finding]:
     for partition, facts in looked.facts.items():
         for stretch in facts.stretches:
             scan = Scan(looked.disk, partition, stretch)
-            for _ in scan.rows():
+            for _ in scan.entries():
                 pass
             found += [
                 Finding(place.replica, partition.hex(), each.kind, each.first, each.last, each.detail)

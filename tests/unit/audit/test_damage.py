@@ -9,21 +9,20 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from quorate.audit import segment
 from quorate.audit.findings import KINDS, Finding
-from quorate.audit.replica import Looked, NotANode, Place, places_in
+from quorate.audit.places import NotANode, Place, places_in
+from quorate.audit.replica import Looked
 from quorate.audit.segment import Damage, Scan, Stretch
-from quorate.batch import encode_records
-from quorate.core.entry import NOWHERE, EntryId
-from quorate.core.generation import Generation
+from quorate.core.entry import EntryId
 from quorate.storage.frame import FRAME_HEAD_BYTES, parse
-from quorate.storage.surviving import Survivors
 from tests.unit.audit.stores import (
-    Batch,
     Made,
     bare,
     change,
     found_in,
     frames,
+    keyed,
     number,
     record,
     records,
@@ -70,6 +69,23 @@ def test_every_segment_byte_is_looked_at(place: Place) -> None:
         assert len(found) == 1, at
         assert found[0].kind in ("frame", "payload", "chain", "footer"), at
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 500, 1009, 4096])
+def test_wherever_blocks_end(place: Place, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+    """Frames reach from one block of what is read into the next."""
+    monkeypatch.setattr(segment, "BLOCK_BYTES", block_bytes)
+    assert found_in(place) == []
+    looked = Looked(place)
+    read = [
+        offset
+        for stretch in looked.facts[P].stretches
+        for entries in Scan(looked.disk, P, stretch).entries()
+        for offset in entries.offset.tolist()
+    ]
+    assert sorted(read) == list(range(40))
+    change(segments(place, P)[0], flip(3, FRAME_HEAD_BYTES + 200))
+    assert bare(found_in(place)) == said("payload", 3, 3)
 
 
 def flip(at_frame: int, byte: int) -> Callable[[bytearray], object]:
@@ -138,12 +154,12 @@ def test_entries_missing_between_others(tmp_path: Path, place: Place) -> None:
     disk = Looked(place).disk
     file = str(path.relative_to(place.store))
     scan = Scan(disk, P, Stretch(file, 0, EntryId(0, -1), 0, len(kept), last.header.id, last.checksum))
-    read = [row[0] for rows in scan.rows() for row in rows]
+    read = [offset for entries in scan.entries() for offset in entries.offset.tolist()]
     assert read == [0, 1, 4, 5]
     assert [(each.kind, each.first, each.last) for each in scan.damage] == [("gap", 2, 3)]
     short = Stretch(file, 0, EntryId(0, -1), 0, starts[2], EntryId(1, 5), 7)
     other = Scan(disk, P, short)
-    assert sum(len(rows) for rows in other.rows()) == 2
+    assert sum(len(entries) for entries in other.entries()) == 2
     (ends_elsewhere,) = other.damage
     assert isinstance(ends_elsewhere, Damage)
     assert (ends_elsewhere.kind, ends_elsewhere.first, ends_elsewhere.last) == ("chain", 2, 5)
@@ -265,23 +281,9 @@ def test_directories_are_found_or_refused(tmp_path: Path, place: Place) -> None:
 
 
 def compacted() -> Made:
-    """Five keys that were written over and over, and a generation of compaction that was put in place."""
     store = Made()
-    store.add(
-        P,
-        [Batch(1, encode_records([(b"k%d" % (n % 5), bytes([n]) * 300)], timestamp=1000)) for n in range(40)],
-    )
-    store.rest()
-    inner = store.world.store
-    middle = inner._logs[P].segments[1:4]
-    last = middle[-1]
-    ends = tuple(segment.before.offset for segment in middle)
-    generation = Generation(NOWHERE, 0, last.before, last.before_checksum, -1, ends)
-    done: list[object] = []
-    inner.compactor.prepare(P, generation, Survivors(upto=generation.upto, deleted_upto=-1), done.append)
-    store.until(done)
-    assert inner.compactor.swap(P, generation) is not None
-    store.rest()
+    store.add(P, keyed())
+    store.compact(P)
     return store
 
 
