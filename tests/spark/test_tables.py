@@ -1,4 +1,4 @@
-"""format("quorate") with a table: written by key, each batch once; read as it is at a moment; followed by its changes."""
+"""format("quorate") with a table: written by key, each batch once; read as it was at a moment, and followed."""
 
 from __future__ import annotations
 
