@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from quorate.client import ChangesGone, CommitFailed, Refused, RunFenced, TableGroup
 from quorate.client.table_reading import rows_of
 from quorate.spark.options import TableOptions
 from quorate.spark.staging import Transaction
 from quorate.spark.table_writing import Written, commit, discard, stage_of, stage_parts
+from quorate.spark.tables import TableDropped, TableReader, TableStreamReader, schema_of
 from quorate.tables import (
     Column,
     CommitStaged,
     CreateTable,
     Delete,
+    DropTable,
     Replace,
     RowOperation,
     Stage,
@@ -121,5 +125,56 @@ def test_a_number_is_put_in_once_and_an_older_run_is_fenced(tmp_path: Path) -> N
         with pytest.raises(CommitFailed, match="is gone, or was never there"):
             commit(options, [Written(newer._replace(number=2), 1, [], (loser, 1))])
         assert [number for number, _ in rows(group)] == [1, 2, 4, 5, 6]
+
+    with_group(tmp_path, look)
+
+
+def told(reader: TableStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """What the tasks of a batch give: id, change type, offset."""
+    found = [
+        row
+        for task in reader.partitions(start, end)
+        for batch in reader.read(task)
+        for row in batch.to_pylist()
+    ]
+    return [(row["id"], row["_change_type"], row["_commit_offset"]) for row in found]
+
+
+def test_a_stream_begins_with_a_snapshot_and_goes_on_behind_it(tmp_path: Path) -> None:
+    def look(group: TableGroup, served: Served) -> None:
+        options = TableOptions(f"127.0.0.1:{served.port}", "shop", "stock", TIMEOUT_S, changes=True)
+        whole = ReadAllAvailable()
+        first = group.execute(Replace("stock", (1, 1)), Replace("stock", (2, 2))).offset
+        reader = TableStreamReader(options, schema_of(options))
+        begin = reader.initialOffset()
+        end = reader.latestOffset(begin, whole)
+        second = group.execute(Replace("stock", (1, 5)), Delete("stock", (2,))).offset
+        snapshot = [(1, "insert", first), (2, "insert", first)]
+        assert told(reader, begin, end) == snapshot
+        third = group.execute(Replace("stock", (3, 3))).offset
+        later = reader.latestOffset(end, whole)
+        assert told(reader, end, later) == [
+            (1, "update", second),
+            (2, "delete", second),
+            (3, "insert", third),
+        ]
+        assert reader.latestOffset(later, whole) == later, "nothing is new"
+        assert reader.latestOffset(end, ReadMaxRows(1))["next"] == end["next"] + 1
+        reader.stop()
+        again = TableStreamReader(options, schema_of(options))
+        assert told(again, again.initialOffset(), end) == snapshot, "the first batch, repeated"
+        again.stop()
+        plain = TableOptions(f"127.0.0.1:{served.port}", "shop", "stock", TIMEOUT_S)
+        batch = TableReader(plain, schema_of(plain))
+        (task,) = batch.partitions()
+        assert [row for some in batch.read(task) for row in some.to_pylist()] == [
+            {"id": 1, "count": 5},
+            {"id": 3, "count": 3},
+        ]
+        group.execute(DropTable("stock"))
+        group.execute(CreateTable(STOCK))
+        with pytest.raises(TableDropped, match="was dropped at offset"):
+            told(again, later, again.latestOffset(later, whole))
+        again.stop()
 
     with_group(tmp_path, look)
