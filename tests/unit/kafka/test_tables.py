@@ -236,7 +236,7 @@ def test_a_scan_is_asked_for_by_its_own_number(tmp_path: Path) -> None:
             message[4:6] = wire.TABLES_API.to_bytes(2, "big")
             await connection.send(message)
             assert await connection.is_closed()
-        assert any("scans and snapshots, and nothing else" in line for line in served.said)
+        assert any("scans, snapshots and changes, and nothing else" in line for line in served.said)
 
     serve(tmp_path, test)
 
