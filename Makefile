@@ -46,6 +46,7 @@ bench: $(READY) ## the figures, as ratios to this machine's limits
 	$(BIN)/quorate bench table
 	$(BIN)/quorate bench cluster
 	$(BIN)/quorate bench kafka
+	$(BIN)/quorate bench spark
 
 behaviours: $(READY) ## write docs/BEHAVIOURS.md from docs/behaviours.toml and the tests
 	$(BIN)/python tools/behaviours.py

@@ -71,7 +71,7 @@ LAYERS: dict[str, Layer] = {
     ),
     "bench": Layer(
         inside=HOST_AND_BELOW | {"sim", "node", "kafka", "wire", "client", "audit", "spark"},
-        outside=frozenset({"msgspec", "uvloop", "crc32c", "confluent_kafka", "kio", "pyspark"}),
+        outside=frozenset({"msgspec", "uvloop", "crc32c", "confluent_kafka", "kio", "pyarrow", "pyspark"}),
     ),
     "cli": Layer(
         inside=HOST_AND_BELOW

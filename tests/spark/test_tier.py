@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -114,7 +115,7 @@ def test_whatever_ends_a_batch_the_next_run_goes_on_from_the_lake(
 
             def half(self: Tiering, rows: DataFrame, ends: tiers.Positions) -> None:
                 monkeypatch.setattr(self.lake, "commit", fails, raising=False)
-                original(self, rows.limit(50), ends)
+                original(self, rows.limit(1), ends)
 
             patch.setattr(Tiering, "keep", half)
         elif step == "before the commit":
@@ -152,6 +153,30 @@ def test_of_two_jobs_at_one_place_the_second_is_refused(job: Job, monkeypatch: p
         job.run()
     monkeypatch.undo()
     assert sorted(value for _, _, value in job.rows()) == numbered(200)
+
+
+def test_a_job_that_began_where_another_has_been_since_adds_nothing(job: Job) -> None:
+    job.topic.produce(numbered(100))
+    late = Tiering(job.lake, {"kafka.bootstrap.servers": job.topic.bootstrap}, (job.topic.name,))
+    with Cluster(job.topic.bootstrap) as cluster:
+        start = late.begin(cluster)
+    job.run()
+    job.topic.produce(numbered(100, 100))
+    with pytest.raises(LakeTrouble, match="another job has written"):
+        late.run(job.spark, start)
+    assert sorted(value for _, _, value in job.rows()) == numbered(100)
+    assert job.run().rows_count == 100
+    assert sorted(value for _, _, value in job.rows()) == numbered(200)
+
+
+def test_compacted_topics_are_not_tiered(spark: SparkSession, cluster: DemoCluster, tmp_path: Path) -> None:
+    name = f"compacted-{tmp_path.name}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    wanted = NewTopic(name, 1, 3, config={"cleanup.policy": "compact"})
+    admin.create_topics([wanted])[name].result(TIMEOUT_S)
+    tiering = Tiering(Lake(str(tmp_path)), {"kafka.bootstrap.servers": cluster.bootstrap}, (name,))
+    with Cluster(cluster.bootstrap) as asked, pytest.raises(LakeTrouble, match="is compacted"):
+        tiering.begin(asked)
 
 
 def test_small_files_are_joined_and_what_nobody_needs_is_removed(job: Job) -> None:
@@ -208,6 +233,21 @@ def test_a_topic_that_was_created_anew_is_not_mixed_with_the_old_one(job: Job, c
         job.run()
     with pytest.raises(PySparkException, match="choose another place"):
         job.values()
+
+
+def test_a_topic_that_is_created_anew_while_it_is_tiered_is_not_mixed_either(
+    job: Job, cluster: DemoCluster
+) -> None:
+    job.topic.produce(numbered(10))
+    tiering = Tiering(job.lake, {"kafka.bootstrap.servers": job.topic.bootstrap}, (job.topic.name,))
+    with Cluster(job.topic.bootstrap) as asked:
+        start = tiering.begin(asked)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.delete_topics([job.topic.name])[job.topic.name].result(TIMEOUT_S)
+    Topic(cluster.bootstrap, job.topic.name, 2).produce(numbered(20))
+    with pytest.raises(LakeTrouble, match="was created anew"):
+        tiering.run(job.spark, start)
+    assert not list(Path(job.lake.uri).rglob("_delta_log")), "nothing was committed"
 
 
 def test_options_of_tiered_reading_are_checked(job: Job) -> None:

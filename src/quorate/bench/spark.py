@@ -8,10 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from quorate.bench import machine, spark_audit, spark_work
+from quorate.bench import machine, spark_audit, spark_reading, spark_tiering, spark_sweep, spark_writing
 from quorate.bench.report import Claim, Figure, Report, Say
 
-PARTS = {"audit": spark_audit.audits, "sweep": spark_work.sweeps, "tier": spark_work.tiers}
+PARTS = {
+    "read": spark_reading.reads,
+    "write": spark_writing.writes,
+    "audit": spark_audit.audits,
+    "sweep": spark_sweep.sweeps,
+    "tier": spark_tiering.tiers,
+}
 """Each takes a place for its files, whether a look is enough, and whom to tell."""
 
 
@@ -46,6 +52,8 @@ def run(
         figures=tuple(figures),
         claims=tuple(claims),
         notes=(
+            "read: from a cluster on the same cores; beside it a Python source yields ready Arrow batches",
+            "write: micro-batches of a stream, each a transaction; beside them the same into a sink that counts",
             spark_audit.NOTE,
             "sweep: the same seeds with one core and with two, in turns",
             "tier: from a cluster on the same cores; beside it Spark writes the same rows, from memory, to Parquet",

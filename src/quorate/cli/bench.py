@@ -51,7 +51,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="PART,…",
-            help=f"Of cluster, only some of: {', '.join(PARTS)}; of spark: audit, sweep, tier.",
+            help=f"Of cluster, only some of: {', '.join(PARTS)}; of spark: read, write, audit, sweep, tier.",
         ),
     ] = None,
     protocol: Annotated[
@@ -67,7 +67,7 @@ def bench(
     [bold]cluster[/bold] three real processes with real flushes, each protocol: latency, throughput, what idle
     partitions cost, how long a killed leader is missed, how soon a node with long logs is ready.
     [bold]kafka[/bold] Kafka's clients: a producer beside a broker that only acknowledges, catching up, waiting.
-    [bold]spark[/bold] jobs on two cores: an audit, a sweep, a lake.
+    [bold]spark[/bold] on two cores: reading, writing exactly once, an audit, a sweep, a lake.
     """
     if what not in (*BENCHES, *WITH_PARTS):
         raise no_such("benchmark", what, (*BENCHES, *WITH_PARTS))

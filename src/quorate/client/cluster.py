@@ -243,14 +243,11 @@ class Cluster:
         tries = self._tries(f"appending to {topic}")
         while missing:
             tries.next()
-            for leader, numbers in self._by_leader(topic, sorted(missing), tries).items():
-                body = _produce(topic, {number: missing[number] for number in numbers}, transactional_id)
-                try:
-                    address = self._address(leader)
-                    answer = self._ask(address, Api.PRODUCE, PRODUCE_VERSION, body, tries.deadline)
-                except (OSError, BadMessage) as error:
-                    tries.trouble = f"node {leader}: {in_words(error)}"
-                    continue
+            bodies = {
+                leader: _produce(topic, {number: missing[number] for number in numbers}, transactional_id)
+                for leader, numbers in self._by_leader(topic, sorted(missing), tries).items()
+            }
+            for answer in self._ask_each(bodies, Api.PRODUCE, PRODUCE_VERSION, tries):
                 for part in (part for each in answer.responses for part in each.partition_responses):
                     if part.error_code in OVER and transactional_id is not None:
                         raise AttemptOver(transactional_id, error_code(part.error_code).name)
@@ -298,6 +295,36 @@ class Cluster:
     def _ask(self, address: Address, api: Api, version: int, body: Any, deadline: float) -> Any:
         with self._connected(address, deadline) as connection:
             return connection.ask(api, version, body, deadline=deadline)
+
+    def _ask_each(self, bodies: Mapping[int, Any], api: Api, version: int, tries: _Tries) -> list[Any]:
+        """One request for each of these nodes, all under way together; the answers of those that gave one."""
+        answers: list[Any] = []
+        sent: dict[int, Address] = {}
+        try:
+            for node, body in bodies.items():
+                with self._noted(node, tries):
+                    address = self._address(node)
+                    with self._connected(address, tries.deadline) as connection:
+                        connection.send(api, version, body, deadline=tries.deadline)
+                    sent[node] = address
+            for node in list(sent):
+                with self._noted(node, tries), self._connected(sent[node], tries.deadline) as connection:
+                    answers.append(connection.receive(api, version, deadline=tries.deadline))
+                    del sent[node]
+        finally:
+            for address in sent.values():
+                # As in _connected: what nobody waited for must not answer the next request.
+                if (left_over := self._connections.pop(address, None)) is not None:
+                    left_over.close()
+        return answers
+
+    @contextmanager
+    def _noted(self, node: int, tries: _Tries) -> Iterator[None]:
+        """What goes wrong with one node is its trouble; others are asked all the same."""
+        try:
+            yield
+        except (OSError, BadMessage) as error:
+            tries.trouble = f"node {node}: {in_words(error)}"
 
     def _connect(self, address: Address, deadline: float) -> Connection:
         if address not in self._connections:

@@ -29,7 +29,7 @@ _CORRELATIONS = 1 << 31
 
 
 class Connection:
-    """For one request at a time."""
+    """For one request at a time: `ask`, or `send` and later `receive`."""
 
     def __init__(
         self, host: str, port: int, *, client_id: str, deadline: float, security: Security | None = None
@@ -72,9 +72,16 @@ class Connection:
 
     def ask(self, api: Api, version: int, body: Any, *, deadline: float) -> Any:
         """The body of the answer."""
+        self.send(api, version, body, deadline=deadline)
+        return self.receive(api, version, deadline=deadline)
+
+    def send(self, api: Api, version: int, body: Any, *, deadline: float) -> None:
         number = self._next_correlation()
-        frame = self._exchange(encode_request(api, version, number, self._client_id, body), deadline)
-        correlation, answer = decode_response(api, version, frame)
+        self._send(encode_request(api, version, number, self._client_id, body), deadline)
+
+    def receive(self, api: Api, version: int, *, deadline: float) -> Any:
+        """The body of the answer to what was sent last."""
+        correlation, answer = decode_response(api, version, self._answer(deadline))
         self._check(correlation)
         return answer
 
@@ -111,9 +118,15 @@ class Connection:
             raise BadMessage(f"request {self._correlation} was answered with {correlation}")
 
     def _exchange(self, message: bytes | bytearray, deadline: float) -> bytearray:
-        """The answer's bytes behind its size."""
+        self._send(message, deadline)
+        return self._answer(deadline)
+
+    def _send(self, message: bytes | bytearray, deadline: float) -> None:
         self._socket.settimeout(left(deadline))
         self._socket.sendall(message)
+
+    def _answer(self, deadline: float) -> bytearray:
+        """Its bytes behind its size."""
         (size,) = _SIZE.unpack(self._receive(_SIZE.size, deadline))
         if not 0 < size <= ANSWER_BYTES_MAX:
             raise BadMessage(f"an answer says {size} bytes, and has at most {ANSWER_BYTES_MAX}")

@@ -18,10 +18,10 @@ from quorate.client.partitioning import partitions_of
 from quorate.client.parts import Bytes, Numbers
 from quorate.wire.opening import compressed
 
-BATCH_BYTES_TARGET = 512 << 10
-"""Of a batch, before it is compressed; one record that is larger goes alone."""
+BATCH_BYTES_TARGET = 960 << 10
+"""Of a batch, before it is compressed: topics take 1 MiB, unless they say otherwise. A larger record goes alone."""
 RECORD_BYTES_OVERHEAD = 32
-"""What a record takes beside key and value, about."""
+"""What a record takes beside key, value and headers, at most."""
 US_PER_MS = 1_000
 
 
@@ -74,12 +74,14 @@ def encode(rows: Rows, partitions: Numbers, *, now_ms: int, codec: int = 0) -> l
         rows = Rows(*(None if column is None else column.take(indices) for column in rows))
         partitions = partitions[order]
     key_lengths, value_lengths = _lengths(rows.key, len(order)), _lengths(rows.value, len(order))
-    sizes = np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + RECORD_BYTES_OVERHEAD
+    tails, tail_lengths = _tails(rows.headers, len(order))
+    sizes = np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + tail_lengths + RECORD_BYTES_OVERHEAD
     edges = cuts(partitions, sizes)
     times_ms = _times_ms(rows.timestamp_us, now_ms, len(order))
     firsts = np.repeat(edges[:-1], np.diff(edges))
     base_ms = times_ms[firsts]
-    joined = _joined(rows, key_lengths, value_lengths, times_ms - base_ms, np.arange(len(order)) - firsts)
+    small = times_ms - base_ms, np.arange(len(order)) - firsts, key_lengths
+    joined = _joined(rows, small, value_lengths, tails, tail_lengths)
     offsets = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset : joined.offset + len(order) + 1]
     content = memoryview(joined.buffers()[2] or b"")
     made = []
@@ -112,12 +114,12 @@ def cuts(partitions: Numbers, sizes: Numbers) -> Numbers:
 
 
 def _joined(
-    rows: Rows, key_lengths: Numbers, value_lengths: Numbers, time_deltas: Numbers, offset_deltas: Numbers
+    rows: Rows, small: Sequence[Numbers], value_lengths: Numbers, tails: Any, tail_lengths: Numbers | int
 ) -> pa.Array:
-    """The records, one element each."""
-    before_key = [_varint(time_deltas), _varint(offset_deltas), _varint(key_lengths)]
+    """The records, one element each; `small` are what stands before a key, the last of them its length."""
+    before_key = [_varint(numbers) for numbers in small]
+    key_lengths = small[-1]
     value_head = _varint(value_lengths)
-    tails, tail_lengths = _tails(rows.headers, len(key_lengths))
     lengths = 1 + sum(part.lengths for part in before_key) + value_head.lengths + tail_lengths
     lengths = lengths + np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0)
     attributes = _Varint(np.zeros((len(lengths), 1), np.uint8), np.ones(len(lengths), np.int64))

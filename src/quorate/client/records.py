@@ -162,12 +162,14 @@ class _Rows(NamedTuple):
     def bytes_at(self, at: Numbers, lengths: Numbers, kind: pa.DataType) -> pa.Array:
         """Every second of the stretches that the edges of the wanted ones divide the data into."""
         assert self.data is not None
+        nulls = lengths < 0
+        if nulls.all():
+            return pa.nulls(self.rows_count, kind)
         edges = np.empty(2 * self.rows_count, np.int32)
         edges[0::2] = at
         edges[1::2] = at + np.maximum(lengths, 0)
         buffers = [None, pa.py_buffer(edges), pa.py_buffer(self.data)]
         stretches = pa.Array.from_buffers(pa.binary(), 2 * self.rows_count - 1, buffers)
-        nulls = lengths < 0
         every_second = pa.array(
             np.arange(0, 2 * self.rows_count, 2, dtype=np.int32), mask=nulls if nulls.any() else None
         )

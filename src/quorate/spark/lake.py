@@ -56,7 +56,8 @@ class Lake:
     """A place with one table for each topic. `options` are deltalake's storage options."""
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        self.uri = uri.rstrip("/")
+        # Executors of another machine, or another directory, must find the same place.
+        self.uri = uri.rstrip("/") if "://" in uri else str(Path(uri).absolute())
         self.options = dict(options or {})
 
     def place(self, topic: str) -> str:
@@ -119,9 +120,7 @@ class Lake:
                     adds, "append", OF_TABLES, partition_by=[PARTITION], commit_properties=properties
                 )
         except (CommitFailedError, FileExistsError) as error:
-            raise LakeTrouble(
-                f"{self.place(topic)}: another job has written to it meanwhile; let one alone tier this topic"
-            ) from error
+            raise taken(self, topic) from error
         except OSError as error:
             raise LakeTrouble(f"{self.place(topic)} cannot be written: {_first_line(error)}") from error
         written = self.table(topic, topic_id)
@@ -165,6 +164,12 @@ class Table:
             self.delta.optimize.compact()
         if vacuum_hours is not None:
             self.delta.vacuum(vacuum_hours, dry_run=False, enforce_retention_duration=False)
+
+
+def taken(lake: Lake, topic: str) -> LakeTrouble:
+    return LakeTrouble(
+        f"{lake.place(topic)}: another job has written to it meanwhile; let one alone tier this topic"
+    )
 
 
 def app_id(topic_id: str, partition: int) -> str:

@@ -193,19 +193,24 @@ def read_range(options: Options, schema: StructType, partition: InputPartition) 
 
     if not isinstance(partition, RangePartition):
         return  # Spark plans one task without a value when there is nothing to read.
+    rows = to_arrow_schema(schema, timezone="UTC")
+    if options.value_format == RAW:
+        yield from read_records(options, rows, partition)
+    else:
+        raw = read_records(options, raw_schema(rows), partition)
+        yield from typed(raw, rows, options.value_format, str(partition.wanted))
+
+
+def read_records(options: Options, rows: pa.Schema, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+    """The records of a range, exactly, with these columns."""
     wanted = partition.wanted
     with connected(options) as cluster:
         cluster.expect(wanted.topic, bytes.fromhex(partition.topic_id))
         batches = batches_between(
             cluster, wanted, committed=True, missing_is_error=options.fail_on_data_loss, tell=say_lost
         )
-        rows = to_arrow_schema(schema, timezone="UTC")
         try:
-            if options.value_format == RAW:
-                yield from arrow_batches(batches, wanted, rows)
-            else:
-                raw = arrow_batches(batches, wanted, raw_schema(rows))
-                yield from typed(raw, rows, options.value_format, str(wanted))
+            yield from arrow_batches(batches, wanted, rows)
         except (TopicReplaced, UnknownTopic) as error:
             if options.fail_on_data_loss:
                 raise

@@ -1,7 +1,7 @@
 """What a task writes: its rows, staged under a producer of its own, seen by nobody until the driver commits.
 
 The producer is opened when the first rows are there: a task without rows opens none. Rows are gathered, turned into
-record batches, and sent by a thread of their own while the next ones are gathered.
+record batches, and sent by a thread of their own while the next ones are gathered and turned.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class _Stager:
         self._renewed_at = monotonic()
         self._gathered: list[pa.RecordBatch] = []
         self._rows_count = self._bytes_count = 0
+        self._partitions_counts: dict[str, int] = {}
         self._spare = attempt.task
         """Where rows go that say nothing about it: the next partition with each piece."""
 
@@ -122,30 +123,37 @@ class _Stager:
         return self._writer.part()
 
     def _flush(self) -> None:
+        """Make batches of what there is, while those before are under way; then these are."""
         table = pa.Table.from_batches(self._gathered)
         self._gathered = []
         self._rows_count = self._bytes_count = 0
+        made = [(topic, self._made(topic, rows)) for topic, rows in rows_by_topic(table, self._options.topic)]
         self._wait()
-        self._sent = self._sending.submit(self._send, table)
+        self._sent = self._sending.submit(self._send, made)
 
     def _wait(self) -> None:
         if self._sent is not None:
             self._sent.result()
             self._sent = None
 
-    def _send(self, table: pa.Table) -> None:
+    def _made(self, topic: str, rows: Rows) -> list[Made]:
+        if topic not in self._partitions_counts:
+            self._wait()  # The cluster is for one thread at a time.
+            found = self._joint.cluster.topics([topic])[topic]
+            self._partitions_counts[topic] = len(found.partitions)
+        self._spare += 1
+        try:
+            partitions = partitions_for(rows, self._partitions_counts[topic], self._spare)
+        except WrongPartition as error:
+            raise WrongOption(f"topic {topic!r}: {error}") from None
+        return encode(rows, partitions, now_ms=round(time() * 1000), codec=self._options.codec)
+
+    def _send(self, made: list[tuple[str, list[Made]]]) -> None:
         if monotonic() - self._renewed_at > self._options.transaction_timeout_s / RENEW_SHARE:
             self._joint.renew([self._attempt])
             self._renewed_at = monotonic()
-        for topic, rows in rows_by_topic(table, self._options.topic):
-            count = len(self._joint.cluster.topics([topic])[topic].partitions)
-            self._spare += 1
-            try:
-                partitions = partitions_for(rows, count, self._spare)
-            except WrongPartition as error:
-                raise WrongOption(f"topic {topic!r}: {error}") from None
-            made = encode(rows, partitions, now_ms=round(time() * 1000), codec=self._options.codec)
-            for together in _rounds(made):
+        for topic, batches in made:
+            for together in _rounds(batches):
                 self._writer.append(topic, together)
 
 

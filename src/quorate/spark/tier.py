@@ -9,30 +9,24 @@ go with `--vacuum`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 
 from quorate.client.admin import settings_of
 from quorate.client.cluster import Cluster
 from quorate.spark.asking import earliest
-from quorate.spark.lake import IN_FILES, PARTITION, File, Lake, LakeTrouble
+from quorate.spark.lake import File, Lake, LakeTrouble, taken
+from quorate.spark.planning import read_stream_offset
+from quorate.spark.tier_source import NAME, TASK_OFFSETS_MAX, TierSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-WRITTEN = "topic string, path string, size long, partition int, rows long, first long, last long"
-COMPRESSION = "zstd"
-COMPRESSION_LEVEL = 1
-FILE_ROWS_MAX = 4_000_000
 BATCH_OFFSETS = 2_000_000
 
 Positions = dict[str, dict[int, int]]
@@ -89,19 +83,21 @@ class Tiering:
     ) -> None:
         """Until everything that is there now is in the lake; with `every`, on and on."""
         with TemporaryDirectory(prefix="quorate-tier-") as scratch:
+            session.dataSource.register(TierSource)
             stream = (
-                session.readStream.format("quorate")
+                session.readStream.format(NAME)
                 .options(**self.options)
+                .options(**{f"lake.{name}": value for name, value in self.lake.options.items()})
+                .option("tiered", "true")
+                .option("lake", self.lake.uri)
                 .option("subscribe", ",".join(self.topics))
                 .option("startingOffsets", json.dumps(start))
                 .option("maxOffsetsPerTrigger", str(batch_offsets))
-                .option("includeHeaders", "true")
+                .option("maxRecordsPerPartition", str(TASK_OFFSETS_MAX))
                 .load()
             )
             writer = (
-                stream.writeStream.foreachBatch(
-                    lambda rows, number: self._kept(rows, ends_in(scratch, number))
-                )
+                stream.writeStream.foreachBatch(lambda files, number: self._kept(files, scratch, number))
                 .option("checkpointLocation", scratch)
                 .queryName("quorate tier")
             )
@@ -115,15 +111,15 @@ class Tiering:
             finally:
                 query.stop()
 
-    def _kept(self, rows: DataFrame, ends: Positions) -> None:
+    def _kept(self, files: DataFrame, checkpoint: str, number: int) -> None:
         try:
-            self.keep(rows, ends)
+            self.keep(files, self.ends_in(checkpoint, number))
         except LakeTrouble as trouble:
             self.trouble = trouble
             raise
 
     def keep(self, rows: DataFrame, ends: Positions) -> None:
-        """One batch: files by executors, then a commit for each topic. A batch that comes again adds nothing."""
+        """One batch: files by executors, then a commit for each topic."""
         tables = {topic: self.lake.table(topic, self.ids[topic]) for topic in ends}
         done: Positions = {
             topic: {number: (table.next_offset(number) if table else None) or 0 for number in ends[topic]}
@@ -131,8 +127,11 @@ class Tiering:
         }
         lake = self.lake
         written: dict[str, list[File]] = {topic: [] for topic in ends}
-        for row in rows.mapInArrow(lambda batches: write_files(batches, lake, done), WRITTEN).collect():
-            written[row["topic"]].append(File(*row[1:]))
+        for row in rows.collect():
+            file = File(*row[1:])
+            if file.first < done[row["topic"]][file.partition]:
+                raise taken(lake, row["topic"])
+            written[row["topic"]].append(file)
         for topic, files in written.items():
             further = {n: end for n, end in ends[topic].items() if end > done[topic][n]}
             if not further:
@@ -144,83 +143,14 @@ class Tiering:
             self.told(f"{topic}: {sum(file.rows for file in files):,} records, version {table.version}")
             table.tidy(compact=self.compact, vacuum_hours=self.vacuum_hours)
 
-
-def ends_in(checkpoint: str, batch: int) -> Positions:
-    """Where a batch ends, behind control entries, too: Spark writes that down before it runs one."""
-    lines = (Path(checkpoint) / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
-    said = json.loads(lines[-1])
-    return {
-        topic: {int(number): offset for number, offset in partitions.items()}
-        for topic, partitions in said.items()
-        if not topic.startswith("#")
-    }
-
-
-# ---- what tasks do ----
-
-
-def write_files(
-    batches: Iterator[pa.RecordBatch], lake: Lake, done: Mapping[str, Mapping[int, int]]
-) -> Iterator[Any]:
-    """A file for each partition in a task (which has one, as a rule), without what the table has already."""
-    writers: dict[tuple[str, int], _Writing] = {}
-    finished: list[tuple[str, File]] = []
-    for batch in batches:
-        for topic, number, rows in _by_partition(batch):
-            rows = rows.filter(pc.greater_equal(rows.column("offset"), done[topic].get(number, 0)))
-            if not rows.num_rows:
-                continue
-            writing = writers.get((topic, number))
-            if writing is None:
-                writing = writers[topic, number] = _Writing(lake, topic, number)
-            writing.add(rows)
-            if writing.count >= FILE_ROWS_MAX:
-                finished.append((topic, writers.pop((topic, number)).close()))
-    finished += [(topic, writing.close()) for (topic, _), writing in writers.items()]
-    if finished:
-        columns = zip(*((topic, *file) for topic, file in finished), strict=True)
-        types = pa.string(), pa.string(), pa.int64(), pa.int32(), pa.int64(), pa.int64(), pa.int64()
-        names = ["topic", *File._fields]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    topics, numbers = batch.column("topic").unique().to_pylist(), batch.column(PARTITION).unique().to_pylist()
-    if len(topics) <= 1 and len(numbers) <= 1:
-        if topics:
-            yield topics[0], numbers[0], batch
-        return
-    for topic in topics:
-        for number in numbers:
-            chosen = pc.and_(
-                pc.equal(batch.column("topic"), topic), pc.equal(batch.column(PARTITION), number)
-            )
-            yield topic, number, batch.filter(chosen)
-
-
-class _Writing:
-    """One file on its way; its name is nobody else's."""
-
-    def __init__(self, lake: Lake, topic: str, partition: int) -> None:
-        self._files = lake.files(topic)
-        self._partition = partition
-        self._path = f"{PARTITION}={partition}/{uuid4().hex}.parquet"
-        self._stream = self._files.open_output_stream(self._path)
-        self._writer = pq.ParquetWriter(
-            self._stream, IN_FILES, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL
-        )
-        self.count = 0
-        self._first, self._last = 1 << 62, -1
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        bounds = pc.min_max(rows.column("offset")).as_py()
-        self._first, self._last = min(self._first, bounds["min"]), max(self._last, bounds["max"])
-        self.count += rows.num_rows
-        self._writer.write_batch(rows.select(IN_FILES.names).cast(IN_FILES))
-
-    def close(self) -> File:
-        self._writer.close()
-        self._stream.close()
-        size = self._files.get_file_info(self._path).size
-        return File(self._path, size, self._partition, self.count, self._first, self._last)
+    def ends_in(self, checkpoint: str, batch: int) -> Positions:
+        """Where a batch ends, behind control entries, too: Spark writes that down before it runs one."""
+        lines = (Path(checkpoint) / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        end = read_stream_offset(json.loads(lines[-1]))
+        for topic, topic_id in end.ids.items():
+            if topic_id != self.ids[topic]:
+                raise LakeTrouble(
+                    f"topic {topic!r} was created anew while it was tiered: its id was {self.ids[topic]} and is "
+                    f"{topic_id}; choose another place for it, or move {self.lake.place(topic)} away"
+                )
+        return end.positions

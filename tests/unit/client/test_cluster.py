@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import socket
+from datetime import timedelta
+from threading import Barrier
 from time import monotonic
+from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
+from kio.schema.produce.v9 import response as produce_schema
 
 from quorate.batch import encode_records, stamp
 from quorate.client import (
@@ -21,13 +26,17 @@ from quorate.client import (
     Unreachable,
 )
 from quorate.client.cluster import parse_bootstrap
-from quorate.wire.messages import Api
+from quorate.wire.messages import Api, encode_response
 from tests.unit.client.scripted import (
     OTHER_ID,
     TOPIC_ID,
     Answer,
+    Broker,
     Frame,
+    Metadata,
+    Partition,
     ScriptedNode,
+    Topic,
     fetched,
     metadata,
     offsets,
@@ -233,3 +242,87 @@ def test_a_node_that_hangs_is_not_waited_for_while_another_answers(monkeypatch: 
         began = monotonic()
         cluster.topics(["events"])
         assert monotonic() - began < 20  # Half of the time would be its share.
+
+
+# ---- producing ----
+
+
+def two_leaders(frame: Frame, *nodes: ScriptedNode) -> Answer:
+    """Partition 0 is led by node 0, partition 1 by node 1."""
+    brokers = tuple(
+        Broker(node_id=number, host=str(node.host), port=node.port) for number, node in enumerate(nodes)
+    )
+    partitions = tuple(
+        Partition(error_code=ErrorCode.none, partition_index=number, leader_id=number)
+        for number in range(len(nodes))
+    )
+    topic = Topic(
+        error_code=ErrorCode.none, name="events", topic_id=UUID(bytes=TOPIC_ID), partitions=partitions
+    )
+    body = Metadata(throttle_time=timedelta(0), brokers=brokers, topics=(topic,))
+    return encode_response(Api.METADATA, frame.version, frame.correlation, body)
+
+
+def produced(frame: Frame, error: ErrorCode = ErrorCode.none) -> Answer:
+    schema: Any = produce_schema
+    parts = tuple(
+        schema.PartitionProduceResponse(
+            index=part.index, error_code=error, base_offset=40 + part.index, record_errors=()
+        )
+        for part in frame.body.topic_data[0].partition_data
+    )
+    body = schema.ProduceResponse(
+        responses=(schema.TopicProduceResponse(name="events", partition_responses=parts),),
+        throttle_time=timedelta(0),
+    )
+    return encode_response(Api.PRODUCE, frame.version, frame.correlation, body)
+
+
+def test_batches_for_several_leaders_are_under_way_together() -> None:
+    both_asked = Barrier(2, timeout=30)
+
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return two_leaders(frame, one, other)
+        both_asked.wait()
+        return produced(frame)
+
+    with (
+        ScriptedNode(answer) as one,
+        ScriptedNode(answer) as other,
+        Cluster(one.bootstrap, timeout_s=20) as cluster,
+    ):
+        assert cluster.produce("events", {0: BATCH, 1: BATCH}) == {0: 40, 1: 41}
+
+
+def test_only_what_was_not_answered_is_sent_again() -> None:
+    sent: list[int] = []
+
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return two_leaders(frame, one, other)
+        (part,) = frame.body.topic_data[0].partition_data
+        sent.append(part.index)
+        return None if part.index == 0 and sent.count(0) == 1 else produced(frame)
+
+    with ScriptedNode(answer) as one, ScriptedNode(answer) as other, Cluster(one.bootstrap) as cluster:
+        assert cluster.produce("events", {0: BATCH, 1: BATCH}) == {0: 40, 1: 41}
+    assert sorted(sent) == [0, 0, 1]
+
+
+def test_after_a_refusal_no_answer_is_taken_for_another() -> None:
+    refused: list[int] = []
+
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return two_leaders(frame, one, other)
+        (part,) = frame.body.topic_data[0].partition_data
+        if part.index == 0 and not refused:
+            refused.append(0)
+            return produced(frame, ErrorCode.message_too_large)
+        return produced(frame)
+
+    with ScriptedNode(answer) as one, ScriptedNode(answer) as other, Cluster(one.bootstrap) as cluster:
+        with pytest.raises(Refused, match="message_too_large"):
+            cluster.produce("events", {0: BATCH, 1: BATCH})
+        assert cluster.produce("events", {0: BATCH, 1: BATCH}) == {0: 40, 1: 41}

@@ -1,0 +1,73 @@
+"""What the driver of `quorate tier` commits: files and where they end, together; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame, Row
+
+from quorate.spark.lake import File, Lake, LakeTrouble
+from quorate.spark.tier import Tiering
+from quorate.spark.tier_source import write_files
+from tests.unit.spark.test_tier_source import rows
+
+ID, OTHER_ID = "0a" * 16, "0b" * 16
+
+
+class Files:
+    """What is collected of a batch."""
+
+    def __init__(self, *files: File) -> None:
+        self._files = files
+
+    def collect(self) -> list[Row]:
+        return [Row(topic="events", **file._asdict()) for file in self._files]
+
+
+def keep(tiering: Tiering, files: list[File], ends: dict[int, int]) -> None:
+    tiering.keep(cast(DataFrame, Files(*files)), {"events": ends})
+
+
+def tiering_in(place: Path) -> Tiering:
+    return Tiering(Lake(str(place)), {}, ("events",), ids={"events": ID})
+
+
+def test_files_and_where_they_end_are_one_commit(tmp_path: Path) -> None:
+    tiering = tiering_in(tmp_path)
+    keep(tiering, list(write_files(iter([rows(0, 10)]), tiering.lake, "events", 0)), {0: 11, 1: 0})
+    keep(tiering, [], {0: 13, 1: 0})
+    table = tiering.lake.table("events", ID)
+    assert table is not None
+    assert (table.next_offset(0), table.next_offset(1)) == (13, None), (
+        "control entries count, nothing does not"
+    )
+    assert [(file.first, file.last) for file in table.files()] == [(0, 9)]
+    assert (tiering.rows_count, tiering.commits_count) == (10, 2)
+
+
+def test_what_another_job_has_taken_meanwhile_is_refused(tmp_path: Path) -> None:
+    late, quick = tiering_in(tmp_path), tiering_in(tmp_path)
+    files = list(write_files(iter([rows(0, 20)]), late.lake, "events", 0))
+    keep(quick, list(write_files(iter([rows(0, 10)]), quick.lake, "events", 0)), {0: 10})
+    with pytest.raises(LakeTrouble, match="another job has written"):
+        keep(late, files, {0: 20})
+    table = late.lake.table("events", ID)
+    assert table is not None
+    assert (table.next_offset(0), [file.rows for file in table.files()]) == (10, [10])
+
+
+@pytest.mark.parametrize("topic_id", [ID, OTHER_ID])
+def test_where_a_batch_ends_is_of_the_topic_that_was_begun_with(tmp_path: Path, topic_id: str) -> None:
+    """As Spark writes it down: a version, what it knows about the batch, and the source's offset."""
+    said: dict[str, Any] = {"events": {"0": 7, "1": 9}, "#ids": {"events": topic_id}, "#start": {}}
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text("v1\n{}\n" + json.dumps(said), encoding="utf-8")
+    tiering = tiering_in(tmp_path)
+    if topic_id == ID:
+        assert tiering.ends_in(str(tmp_path), 3) == {"events": {0: 7, 1: 9}}
+    else:
+        with pytest.raises(LakeTrouble, match="was created anew"):
+            tiering.ends_in(str(tmp_path), 3)
