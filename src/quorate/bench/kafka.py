@@ -28,8 +28,7 @@ REPLICATION = "raft"
 WRITTEN, LONG = "written", "long"
 """Topics: one for librdkafka, one of large batches."""
 BATCH_BYTES = 64 << 10
-CONSUMERS = 950
-"""A node has a thousand connections."""
+CONSUMERS = 1000
 WAIT_MS = 5000
 
 

@@ -1,6 +1,7 @@
 """Lean clients that fetch: catching up, asking for what is not there, and waiting.
 
-Each request is built once. What is read goes into one buffer and is not looked at, but for the size in front of it.
+Answers go into one buffer that is there from the start. Whoever catches up asks for what comes next when an
+answer is there wholly, as Kafka's clients do: one request at a time. Of its batches it looks at the headers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from time import perf_counter
 from typing import cast
 
 from quorate.bench.cluster_processes import NodeProcess
+from quorate.node.__main__ import have_descriptors
 from quorate.wire import fetch
 from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
 
@@ -107,6 +109,7 @@ def waiting(
             self._transport.write(request)  # An empty answer is small, and comes whole.
 
     async def main() -> float:
+        have_descriptors()
         loop = asyncio.get_running_loop()
         with ExitStack() as opened:
             for _ in range(consumers):

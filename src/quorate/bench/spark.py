@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from quorate.bench import machine, spark_audit, spark_reading, spark_tiering, spark_sweep, spark_writing
+from quorate.bench import machine, spark_audit, spark_reading, spark_sweep, spark_tiering, spark_writing
 from quorate.bench.report import Claim, Figure, Report, Say
 
 PARTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quorate.bench.report import Say, at_least, figure, ratios
-from quorate.bench.spark_stage import CORES, REPETITIONS, Found
+from quorate.bench.spark_stage import REPETITIONS, Found
 from quorate.bench.spark_stage import session_of as _session
 from quorate.bench.turns import in_turns, seconds
 

@@ -123,18 +123,19 @@ class Broker:
     def handle(self, call: Call) -> None:
         """Raises BadMessage for what is not served."""
         api, version = call.head.api, call.head.version
+        handler = _HANDLERS.get(api)
+        if handler is not None and is_served(api, version):
+            handler(self, call)
+            return
         if api in (TABLES_API, TABLES_SCAN_API) and version == TABLES_VERSION:
             tables.handle(self, call)
             return
         if (api, version) == (JOINT_API, JOINT_VERSION):
             joint.handle(self, call)
             return
-        handler = _HANDLERS.get(api)
         if handler is None:
             raise BadMessage("this request is not served here")
-        if is_served(api, version):
-            handler(self, call)
-        elif api == Api.API_VERSIONS:
+        if api == Api.API_VERSIONS:
             versions.answer_unsupported(call)
         else:
             least, greatest = VERSIONS[Api(api)]

@@ -26,9 +26,10 @@ from quorate.kafka.sasl import session as sasl
 from quorate.kafka.sessions import Sessions
 from quorate.node.config import BadConfig
 from quorate.node.keepalive import keep_alive
-from quorate.node.listeners import CLIENT, ListenerConfig
+from quorate.node.listeners import CLIENT, CONNECTIONS_MAX, ListenerConfig
 from quorate.node.metrics import ClientCounts
 from quorate.wire.cursor import BadMessage, Buffer
+from quorate.wire.fetch import Requests as FetchRequests
 from quorate.wire.messages import Api, RequestHead, read_head
 from quorate.wire.tables import TABLES_SCAN_API
 
@@ -45,8 +46,6 @@ RECEIVING_BYTES_MAX = 512 << 20
 FIRST_REQUEST_TIMEOUT_S = 10.0
 """By then it must have arrived: it is a small one, whoever the client is."""
 WRITE_BUFFER_HIGH_BYTES = 8 << 20
-DOORS_COUNT_MAX = 1000
-"""Clients beyond this many are turned away: descriptors are needed for files and peers, too."""
 JOIN_BYTES_MAX = 4 << 10
 """Answers up to this size are written as one buffer: copying is cheaper than listing the pieces."""
 
@@ -97,9 +96,11 @@ class Door(asyncio.Protocol):
         self._outgoing_bytes = 0
         self._held_back = False
         self._write_full = False
+        self._client_id: str | None = None
         self._counts = NOBODYS
         self.retrying = Retrying()
         self.sessions = Sessions(broker.session_room)
+        self.fetch_requests = FetchRequests()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- called by the event loop ---
@@ -113,8 +114,8 @@ class Door(asyncio.Protocol):
         self.broker.doors.add(self)
         patience_s = FIRST_REQUEST_TIMEOUT_S if self.session is None else sasl.TIMEOUT_S
         self._patience = asyncio.get_running_loop().call_later(patience_s, self._lose_patience)
-        if len(self.broker.doors) > DOORS_COUNT_MAX:
-            what = f"Kafka client {self.visitor}: turned away, {DOORS_COUNT_MAX} are connected"
+        if len(self.broker.doors) > CONNECTIONS_MAX:
+            what = f"Kafka client {self.visitor}: turned away, {CONNECTIONS_MAX} are connected"
             self.broker.node.log_offence(what)
             self._transport.abort()
 
@@ -242,17 +243,21 @@ class Door(asyncio.Protocol):
                 f"request {call.head.api}: nobody has authenticated here; set SASL in the client"
             )
         self._admit(call)
-        if call.head.api in FETCHES:
+        if call.head.api not in FETCHES:
+            self._handle(call)
+        elif self._fetches or self._is_fetching or self._write_full:
             self._fetches.append(call)
-            self._fetch_next()
         else:
+            self._is_fetching = True
             self._handle(call)
 
     def _admit(self, call: Call) -> None:
         self._calls.append(call)
         self._unanswered_bytes += call.request_bytes
         self.broker.unanswered_bytes += call.request_bytes
-        self._counts = self.broker.node.metrics.client(call.head.client_id)
+        if call.head.client_id != self._client_id or self._counts is NOBODYS:
+            self._client_id = call.head.client_id
+            self._counts = self.broker.node.metrics.client(self._client_id)
         self._counts.requests += 1
         self._counts.request_bytes += call.request_bytes
 

@@ -27,15 +27,14 @@ from quorate.wire.cursor import Buffer
 from quorate.wire.fetch import (
     FIRST_EPOCH,
     LAST_EPOCH,
+    NO_OFFSET,
     NO_SESSION,
     READ_COMMITTED,
     TOPIC_IDS_FROM,
     FetchedPartition,
     FetchedTopic,
-    FetchRequest,
     WantedPartition,
     encode_response,
-    parse_request,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def handle(broker: Broker, call: Call) -> None:
 class Part:
     """One partition of a fetch, and what was found there."""
 
-    __slots__ = ("batches", "batches_bytes", "diverging", "error", "partition", "wanted")
+    __slots__ = ("batches", "batches_bytes", "diverging", "error", "log_start", "partition", "wanted")
 
     def __init__(self, wanted: WantedPartition, error: int, partition: Partition) -> None:
         self.wanted = wanted
@@ -65,6 +64,7 @@ class Part:
         self.diverging: tuple[int, int] | None = None
         self.batches: list[Buffer] = []
         self.batches_bytes = 0
+        self.log_start = NO_OFFSET
 
 
 class Fetching:
@@ -74,27 +74,27 @@ class Fetching:
         self._broker = broker
         self._call = call
         broker.node.metrics.fetch_requests += 1
-        request = parse_request(call.frame, call.head.body_at, call.head.version)
+        request = call.door.fetch_requests.parse(call.frame, call.head.body_at, call.head.version)
         error, self._session = call.door.sessions.asked(request)
         if error:
             call.answer(*encode_response(call.head.version, call.head.correlation, [], error))
             return
-        self._request: FetchRequest = (
-            request if self._session is None else request._replace(topics=self._session.topics())
-        )
+        self._asked = request.topics if self._session is None else self._session.topics()
         self._is_committed = request.isolation == READ_COMMITTED
         self._tells_all = request.session_epoch in (FIRST_EPOCH, LAST_EPOCH)
-        self._bytes_max = min(self._request.bytes_max, FETCH_BYTES_MAX)
+        self._bytes_max = min(request.bytes_max, FETCH_BYTES_MAX)
+        self._bytes_min = min(request.bytes_min, self._bytes_max)
         self._bytes_count = 0
+        self._parts: list[Part] = []
         self._topics = self._find_parts()
-        self._to_read = deque(part for parts in self._topics for part in parts if not part.error)
+        self._to_read = deque([part for part in self._parts if not part.error])
         self._reading: Part | None = None
         self._in_loop = False
         self._is_waiting = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
-        wait_ms = min(self._request.wait_ms, WAIT_MS_MAX)
-        self._expired = wait_ms <= 0 or not any(self._topics)
+        wait_ms = min(request.wait_ms, WAIT_MS_MAX)
+        self._expired = wait_ms <= 0 or not self._parts
         call.abandon = self._end
         self._read()
         if not self._is_over:
@@ -102,11 +102,11 @@ class Fetching:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
 
     def _find_parts(self) -> list[list[Part]]:
-        broker, request = self._broker, self._request
+        broker = self._broker
         image = broker.node.metadata.image
         by_id = self._call.head.version >= TOPIC_IDS_FROM
         topics = []
-        for asked in request.topics:
+        for asked in self._asked:
             topic = image.by_id.get(asked.id) if by_id else image.topics.get(asked.name)
             parts = []
             for wanted in asked.partitions:
@@ -115,6 +115,7 @@ class Fetching:
                     error = ErrorCode.unknown_topic_id
                 parts.append(Part(wanted, error, partition))
             topics.append(parts)
+            self._parts += parts
         return topics
 
     # --- reading ---
@@ -131,8 +132,9 @@ class Fetching:
             self._decide()
 
     def _read_part(self, part: Part) -> None:
-        self._bytes_count -= part.batches_bytes
-        part.batches, part.batches_bytes = [], 0
+        if part.batches:
+            self._bytes_count -= part.batches_bytes
+            part.batches, part.batches_bytes = [], 0
         part.error = self._judge(part)
         if part.error or part.diverging or part.wanted.offset >= self._end_of(part.partition):
             return
@@ -154,10 +156,12 @@ class Fetching:
         if not node.is_leader(partition):
             deleted = node.metadata.image.is_deleted(partition[:TOPIC_ID_BYTES])
             return ErrorCode.unknown_topic_or_partition if deleted else ErrorCode.not_leader_or_follower
-        error = self._broker.judge_epoch(partition, wanted.leader_epoch)
-        if error:
-            return error
-        if not node.log_base(partition) < wanted.offset <= node.head(partition) + 1:
+        if wanted.leader_epoch >= 0:
+            error = self._broker.judge_epoch(partition, wanted.leader_epoch)
+            if error:
+                return error
+        part.log_start = node.log_base(partition) + 1
+        if not part.log_start <= wanted.offset <= node.head(partition) + 1:
             return ErrorCode.offset_out_of_range
         if wanted.last_epoch >= 0:
             epoch, end = end_of_epoch(node, partition, wanted.last_epoch)
@@ -191,22 +195,19 @@ class Fetching:
 
     def _decide(self) -> None:
         """Everything is read: enough, or wait for more?"""
-        parts = [part for parts in self._topics for part in parts]
-        enough = self._bytes_count >= min(self._request.bytes_min, self._bytes_max)
-        if enough or self._expired or any(part.error or part.diverging for part in parts):
+        enough = self._expired or self._bytes_count >= self._bytes_min
+        if enough or any(part.error or part.diverging for part in self._parts):
             self._answer()
         elif not self._is_waiting:
             self._is_waiting = True
-            for part in parts:
+            for part in self._parts:
                 self._broker.wait(part.partition, self)
 
     def woken(self, partition: Partition) -> None:
         """It has settled more, or has another leader: read it again."""
         waiting = any(part.partition == partition for part in self._to_read)
         if not waiting:
-            self._to_read.extend(
-                part for parts in self._topics for part in parts if part.partition == partition
-            )
+            self._to_read.extend(part for part in self._parts if part.partition == partition)
         self._read()
 
     def _expire(self) -> None:
@@ -225,7 +226,7 @@ class Fetching:
     def _answer(self) -> None:
         self._end()
         topics, session = [], self._session
-        for asked, parts in zip(self._request.topics, self._topics, strict=True):
+        for asked, parts in zip(self._asked, self._topics, strict=True):
             fetched = [self._fetched(part) for part in parts]
             news = fetched if session is None else session.news(asked.name, asked.id, fetched)
             if self._tells_all or news:
@@ -248,18 +249,16 @@ class Fetching:
             part.wanted.number,
             ErrorCode.none,
             node.commit(partition) + 1,
-            node.log_base(partition) + 1,
+            part.log_start,
             part.batches,
             part.batches_bytes,
             part.diverging,
             stable_end(node, partition),
-            self._aborted(part),
+            self._aborted(part) if self._is_committed and part.batches else (),
         )
 
     def _aborted(self, part: Part) -> list[tuple[int, int]]:
         """What of the batches found was aborted, for readers that want to know."""
-        if not self._is_committed or not part.batches:
-            return []
         header = parse_batch_header(part.batches[-1])
         end = header.base_offset + header.offsets_count
         return aborted_between(self._broker.node, part.partition, first=part.wanted.offset, end=end)
@@ -269,6 +268,5 @@ class Fetching:
         if self._timer is not None:
             self._timer.cancel()
         if self._is_waiting:
-            for parts in self._topics:
-                for part in parts:
-                    self._broker.forget(part.partition, self)
+            for part in self._parts:
+                self._broker.forget(part.partition, self)

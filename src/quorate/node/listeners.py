@@ -37,7 +37,7 @@ from quorate.node.address import Address, BadConfig, parse_address
 CLIENT, NODES = "client", "nodes"
 """The listener that `listen` stands for, and the one that only nodes speak on."""
 COUNT_MAX = 16
-CONNECTIONS_MAX = 1000
+CONNECTIONS_MAX = 2000
 """On one listener, and of clients on a node: descriptors are needed for files and peers, too."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 

@@ -101,7 +101,7 @@ def follow(
 
 
 class Request:
-    __slots__ = ("bytes_max", "compacted", "done", "first", "last", "log", "retries", "rewrites")
+    __slots__ = ("alone", "bytes_max", "compacted", "done", "first", "last", "log", "retries", "rewrites")
 
     def __init__(self, log: Log, first: int, last: int, bytes_max: int, done: GotFrames) -> None:
         self.log = log
@@ -112,6 +112,8 @@ class Request:
         self.rewrites = log.rewrites
         self.compacted = log.compacted_upto
         self.retries = 0
+        self.alone = False
+        """Together with those behind it, the first entry was not what it should be: it is read by itself."""
 
 
 class Reader:
@@ -145,7 +147,9 @@ class Reader:
         item = waiting_item(log, first)
         if item is not None:
             frame, base, position, _, _ = item
-            self._fetch(request, log.file(base), position, position, frame.size, position + frame.size)
+            bytes_max = min(self._shared.settings.read_bytes, request.bytes_max)
+            end = position + frame.size if request.alone else _end_of_waiting(log, first, bytes_max)
+            self._fetch(request, log.file(base), position, position, end - position, end)
             return
         segment = log.segments[log.segment_at(first)]
         file = log.file(segment.base)
@@ -261,7 +265,14 @@ class Reader:
             return
         item = waiting_item(log, request.first)
         if item is not None and item[4]:  # Beyond what a check of the segment covers.
-            self.tell(log, [fault_of(item)])
+            if good:
+                self.read(log, good[-1].header.last + 1, request.last, 0, lambda _: None)
+            elif request.alone:
+                self.tell(log, [fault_of(item)])
+            else:
+                request.alone = True
+                self._begin(request)
+                return
             request.done(good)
             return
 
@@ -433,6 +444,11 @@ def fault_of(item: Item) -> Fault:
 
 def waiting_item(log: Log, offset: int) -> Item | None:
     """The entry that holds `offset`, if it waits for its segment to be flushed."""
+    found = _waiting_at(log, offset)
+    return None if found is None else found[0][found[1]]
+
+
+def _waiting_at(log: Log, offset: int) -> tuple[list[Item], int] | None:
     for items in (log.writing, log.lazy):
         if items and items[0][0].header.offset <= offset <= items[-1][0].header.last:
             low, high = 0, len(items)
@@ -442,8 +458,23 @@ def waiting_item(log: Log, offset: int) -> Item | None:
                     low = middle
                 else:
                     high = middle
-            return items[low] if offset <= items[low][0].header.last else None
+            return (items, low) if offset <= items[low][0].header.last else None
     return None
+
+
+def _end_of_waiting(log: Log, offset: int, bytes_max: int) -> int:
+    """Where those end that went straight to their segment, one behind the other, from that offset's on."""
+    found = _waiting_at(log, offset)
+    assert found is not None
+    items, place = found
+    frame, segment, start, _, _ = items[place]
+    end = start + frame.size
+    for behind in range(place + 1, len(items)):
+        frame, own_segment, position, _, is_large = items[behind]
+        if not is_large or (own_segment, position) != (segment, end) or end + frame.size - start > bytes_max:
+            break
+        end += frame.size
+    return end
 
 
 def waiting_frames(log: Log, first: int, last: int, bytes_max: int) -> list[Frame] | None:

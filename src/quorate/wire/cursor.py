@@ -15,6 +15,7 @@ write two or four bytes, and -1 for null.
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 Buffer = bytes | bytearray | memoryview
 
@@ -66,6 +67,10 @@ class Cursor:
     def f64(self) -> float:
         number: float = _F64.unpack_from(self.buffer, self._step(8))[0]
         return number
+
+    def fields(self, several: struct.Struct) -> tuple[Any, ...]:
+        """Numbers that always stand together."""
+        return several.unpack_from(self.buffer, self._step(several.size))
 
     def uvarint(self) -> int:
         at = self.at
@@ -120,6 +125,10 @@ class Cursor:
 
     def skip_tags(self) -> None:
         """Past the tagged fields that end a flexible structure, whatever they are."""
+        at = self.at
+        if at < self.end and not self.buffer[at]:  # Hardly ever is there one.
+            self.at = at + 1
+            return
         for _ in range(self.tags()):
             self.uvarint()
             self.skip(self.uvarint())

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from quorate.batch import BATCH_MIN, LENGTH_EXCLUDES
 from quorate.wire.cursor import REQUEST_ELEMENTS_MAX, BadMessage, Buffer, Cursor
 from quorate.wire.messages import Api, is_flexible
-from quorate.wire.writing import NO_TAGS, array, request_head, sealed, string
+from quorate.wire.writing import NO_TAGS, array, request_head, sealed, string, uvarint
 
 NO_EPOCH = -1
 NO_OFFSET = -1
@@ -34,9 +34,20 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 NO_TOPIC_ID = bytes(16)
 TOPIC_IDS_FROM = 13
 
+NAMED_BYTES_MAX = 1 << 10
+"""Of what a request names, to be remembered until the next one of its connection."""
+
+_OLDEST_HEAD = struct.Struct(">4xiiib")
+_OLDER_HEAD = struct.Struct(">4xiiibii")
+_HEAD = struct.Struct(">iiibii")
+"""What a request begins with: its numbers. Until 14 that of a replica comes first."""
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
+_ANSWER = struct.Struct(">ib4xhi")
+"""What a flexible answer begins with, its size left out."""
 _PARTITION = struct.Struct(">ihqq")
+_PLAIN = struct.Struct(">ihqqqbi")
+"""A flexible one of which nothing is aborted; no other replica is preferred."""
 _ABORTED = struct.Struct(">qq")
 _BATCH_LENGTH_AT = 8
 _DIVERGING = struct.Struct(">bbbiqb")
@@ -72,6 +83,10 @@ class FetchRequest(NamedTuple):
     """Topics, by name or id, and their partitions that the session is to be without."""
 
 
+Named = tuple[list[WantedTopic], list[tuple[str, bytes, list[int]]]]
+"""What a request names: wanted and forgotten."""
+
+
 class FetchedPartition(NamedTuple):
     """What is there from the offset on. `batches` are whole record batches, `batches_bytes` their sum."""
 
@@ -101,12 +116,39 @@ class FetchedTopic(NamedTuple):
 
 def parse_request(frame: Buffer, at: int, version: int) -> FetchRequest:
     """The body that starts at `at`; raises BadMessage. Bytes behind it are ignored, as Kafka does."""
+    return Requests().parse(frame, at, version)
+
+
+class Requests:
+    """Those of one connection: what one names is mostly what the one before named, and is not read again then."""
+
+    __slots__ = ("_named", "_named_bytes", "_version")
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._named_bytes = b""
+        self._named: Named = [], []
+
+    def parse(self, frame: Buffer, at: int, version: int) -> FetchRequest:
+        """As `parse_request`."""
+        cursor = Cursor(frame, at, elements_max=REQUEST_ELEMENTS_MAX)
+        head = _OLDEST_HEAD if version < 7 else _OLDER_HEAD if version <= 14 else _HEAD
+        wait_ms, bytes_min, bytes_max, isolation, *session = cursor.fields(head)
+        if cursor.end - cursor.at > NAMED_BYTES_MAX:
+            named = _parse_named(cursor, version)
+        else:
+            named_bytes = bytes(frame[cursor.at :])
+            if version != self._version or named_bytes != self._named_bytes:
+                self._named = _parse_named(cursor, version)
+                self._named_bytes = named_bytes
+                self._version = version
+            named = self._named
+        number, epoch = session or (NO_SESSION, LAST_EPOCH)
+        return FetchRequest(wait_ms, bytes_min, bytes_max, named[0], isolation, number, epoch, named[1])
+
+
+def _parse_named(cursor: Cursor, version: int) -> Named:
     flexible = is_flexible(Api.FETCH, version)
-    cursor = Cursor(frame, at, elements_max=REQUEST_ELEMENTS_MAX)
-    if version <= 14:
-        cursor.i32()
-    wait_ms, bytes_min, bytes_max, isolation = cursor.i32(), cursor.i32(), cursor.i32(), cursor.i8()
-    session, session_epoch = (cursor.i32(), cursor.i32()) if version >= 7 else (NO_SESSION, LAST_EPOCH)
     topics = []
     for _ in range(_count(cursor, flexible)):
         name, topic_id = _topic(cursor, version, flexible)
@@ -125,7 +167,7 @@ def parse_request(frame: Buffer, at: int, version: int) -> FetchRequest:
         raise BadMessage("the rack is null")
     if flexible:
         cursor.skip_tags()
-    return FetchRequest(wait_ms, bytes_min, bytes_max, topics, isolation, session, session_epoch, forgotten)
+    return topics, forgotten
 
 
 def encode_response(
@@ -141,12 +183,13 @@ def encode_response(
     buffers: list[Buffer] = []
     out = first = bytearray(4)
     batches_bytes = heads_bytes = 0
-    out += _I32.pack(correlation)
     if flexible:
-        out += NO_TAGS
-    out += bytes(4)  # throttle time
-    if version >= 7:
-        out += struct.pack(">hi", error, session)
+        out += _ANSWER.pack(correlation, 0, error, session)
+    else:
+        out += _I32.pack(correlation)
+        out += bytes(4)  # throttle time
+        if version >= 7:
+            out += struct.pack(">hi", error, session)
     out += array(len(topics), flexible=flexible)
     for topic in topics:
         out += topic.id if version >= TOPIC_IDS_FROM else string(topic.name, flexible=flexible)
@@ -174,9 +217,12 @@ def encode_response(
 
 
 def _fetched_head(fetched: FetchedPartition, version: int, flexible: bool) -> bytes:
-    parts = [
-        _PARTITION.pack(fetched.number, fetched.error, fetched.high_watermark, fetched.last_stable),
-    ]
+    number, error, high_watermark, log_start, _, batches_bytes, _, last_stable, aborted = fetched
+    if flexible and not aborted:
+        return _PLAIN.pack(number, error, high_watermark, last_stable, log_start, 1, -1) + uvarint(
+            batches_bytes + 1
+        )
+    parts = [_PARTITION.pack(number, error, high_watermark, last_stable)]
     if version >= 5:
         parts.append(_I64.pack(fetched.log_start))
     parts.append(array(len(fetched.aborted), flexible=flexible))

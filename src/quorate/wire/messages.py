@@ -8,6 +8,7 @@ the oldest header so that a client of any age can read it, is in its schemas too
 from __future__ import annotations
 
 import io
+import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -193,6 +194,15 @@ class Request(NamedTuple):
     body: Any
 
 
+_REQUEST_HEAD = struct.Struct(">hhi")
+_FLEXIBLE = frozenset(
+    (int(api), version)
+    for api, (least, greatest) in VERSIONS.items()
+    for version in range(least, greatest + 1)
+    if version >= FLEXIBLE_FROM[api]
+)
+
+
 def is_served(api: int, version: int) -> bool:
     least, greatest = VERSIONS.get(api, (0, -1))  # type: ignore[call-overload]
     return bool(least <= version <= greatest)
@@ -220,9 +230,9 @@ def read_head(frame: Buffer) -> RequestHead:
     those that are.
     """
     cursor = Cursor(frame, elements_max=REQUEST_ELEMENTS_MAX)
-    api, version, correlation = cursor.i16(), cursor.i16(), cursor.i32()
+    api, version, correlation = cursor.fields(_REQUEST_HEAD)
     client_id = cursor.string(flexible=False)
-    if is_served(api, version) and is_flexible(Api(api), version):
+    if (api, version) in _FLEXIBLE:
         cursor.skip_tags()
     return RequestHead(api, version, correlation, client_id, cursor.at)
 

@@ -64,6 +64,25 @@ def test_every_version_is_answered(tmp_path: Path) -> None:
     serve(tmp_path, test)
 
 
+def test_the_same_request_again_is_answered_by_what_is_there_now(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10))
+            for end in (2, 3, 4):
+                for _ in range(2):
+                    found = await connection.fetch("topic", end)
+                    assert (found.error, found.high_watermark, found.last_stable) == (0, end, end)
+                    assert (found.log_start, list(found.batches)) == (0, [])
+                assert (await connection.produce("topic", batch_of(10))).error_code == 0
+                assert bases((await connection.fetch("topic", end)).batches) == [end]
+            await served.node.metadata.delete_topic(served.node.metadata.image.topics["topic"].id)
+            unknown = ErrorCode.unknown_topic_or_partition
+            assert (await connection.fetch("topic", 4)).error == unknown
+            assert (await connection.fetch("topic", 4)).error == unknown
+
+    serve(tmp_path, test)
+
+
 def test_bytes_are_bounded_but_the_first_batch_always_comes(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         async with await served.connect() as connection:

@@ -89,6 +89,70 @@ def test_requests_are_read_as_kio_wrote_them(version: int) -> None:
     check()
 
 
+FEW = st.integers(0, 3)
+WANTED = st.builds(WantedPartition, FEW, FEW, st.just(100), FEW, FEW)
+ASKED = st.builds(
+    FetchRequest,
+    st.integers(0, 2),
+    st.just(1),
+    st.just(100),
+    st.lists(
+        st.builds(
+            WantedTopic, st.sampled_from(("a", "b")), st.just(NO_TOPIC_ID), st.lists(WANTED, max_size=2)
+        )
+    ),
+    st.sampled_from((0, 1)),
+    st.integers(0, 1),
+    st.integers(-1, 3),
+    st.lists(
+        st.tuples(st.just("a"), st.just(NO_TOPIC_ID), st.lists(st.integers(0, 3), max_size=2)), max_size=2
+    ),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    several=st.lists(
+        st.tuples(st.sampled_from((4, 7, 11, 12, 16)), ASKED, st.integers(-2, 2)), min_size=2, max_size=8
+    )
+)
+def test_a_request_of_a_connection_is_read_as_if_it_were_the_first(
+    several: list[tuple[int, FetchRequest, int]],
+) -> None:
+    requests = fetch.Requests()
+    for version, request, more in several:
+        frame = fetch.encode_request(version, 1, "me", request)[SIZE_BYTES:]
+        frame = frame[:more] if more < 0 else frame + bytes(more)  # Cut off, or with something behind it.
+        at = read_head(frame).body_at
+        try:
+            alone = fetch.parse_request(frame, at, version)
+        except BadMessage:
+            with pytest.raises(BadMessage):
+                requests.parse(frame, at, version)
+            continue
+        assert requests.parse(frame, at, version) == alone
+        assert requests.parse(bytes(frame), at, version) == alone
+
+
+def test_what_the_next_request_names_again_is_not_read_again() -> None:
+    def asked(session_epoch: int, partitions: int = 1) -> FetchRequest:
+        wanted = [WantedPartition(number, 5, 100) for number in range(partitions)]
+        topics = [WantedTopic("topic", NO_TOPIC_ID, wanted)]
+        return FetchRequest(1, 1, 1, topics, session=7, session_epoch=session_epoch)
+
+    def read(request: FetchRequest) -> FetchRequest:
+        frame = fetch.encode_request(12, 1, "me", request)[SIZE_BYTES:]
+        found = requests.parse(frame, read_head(frame).body_at, 12)
+        assert found == request._replace(forgotten=[])
+        return found
+
+    requests = fetch.Requests()
+    assert read(asked(1)).topics is read(asked(2)).topics
+    assert read(asked(3, 2)).topics is not read(asked(4)).topics
+    many = fetch.NAMED_BYTES_MAX // 8
+    assert read(asked(5, many)).topics is not read(asked(6, many)).topics, "what is long is not kept"
+
+
 def carried(version: int, part: WantedPartition) -> WantedPartition:
     """What a version has room for."""
     part = part if version >= 9 else part._replace(leader_epoch=-1)
