@@ -8,6 +8,7 @@ the oldest header so that a client of any age can read it, is in its schemas too
 from __future__ import annotations
 
 import io
+import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -172,6 +173,8 @@ FLEXIBLE_FROM: dict[Api, int] = {
 }
 """From which version on lengths are varints and structures end with tagged fields."""
 
+_HEAD = struct.Struct(">hhi")
+
 
 class RequestHead(NamedTuple):
     """A request's header, and where its body starts in the frame."""
@@ -198,8 +201,8 @@ def is_served(api: int, version: int) -> bool:
     return bool(least <= version <= greatest)
 
 
-def is_flexible(api: Api, version: int) -> bool:
-    return version >= FLEXIBLE_FROM[api]
+def is_flexible(api: int, version: int) -> bool:
+    return version >= FLEXIBLE_FROM[api]  # type: ignore[index]
 
 
 def request_class(api: Api, version: int) -> type[Any]:
@@ -220,9 +223,9 @@ def read_head(frame: Buffer) -> RequestHead:
     those that are.
     """
     cursor = Cursor(frame, elements_max=REQUEST_ELEMENTS_MAX)
-    api, version, correlation = cursor.i16(), cursor.i16(), cursor.i32()
+    api, version, correlation = cursor.numbers(_HEAD)
     client_id = cursor.string(flexible=False)
-    if is_served(api, version) and is_flexible(Api(api), version):
+    if is_served(api, version) and is_flexible(api, version):
         cursor.skip_tags()
     return RequestHead(api, version, correlation, client_id, cursor.at)
 
