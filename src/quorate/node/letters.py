@@ -18,7 +18,6 @@ import ssl
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import cast
 from zlib import crc32
 
@@ -142,13 +141,15 @@ class Letters(asyncio.Protocol, ABC):
         self._outgoing_bytes = 0
         if transport is None or transport.is_closing():
             return
-        with suppress(RuntimeError):  # uvloop has closed it just now, and says so here first.
+        try:
             if len(outgoing) == 1:
                 transport.write(outgoing[0])
             elif bytes_count <= JOIN_BYTES_MAX:
                 transport.write(b"".join(outgoing))
             else:
                 transport.writelines(outgoing)
+        except RuntimeError:
+            pass  # uvloop has closed it just now, and says so here first.
 
     def close(self, reason: str = "") -> None:
         """What was put before is still sent, if the other side takes it."""

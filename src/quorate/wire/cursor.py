@@ -15,7 +15,6 @@ write two or four bytes, and -1 for null.
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 Buffer = bytes | bytearray | memoryview
 
@@ -48,29 +47,41 @@ class Cursor:
 
     # ---- numbers ----
 
+    def numbers(self, form: struct.Struct) -> tuple[int, ...]:
+        """Several, which follow one another."""
+        at = self.at
+        self.at = at + form.size
+        if self.at > self.end:
+            raise self._ends()
+        return form.unpack_from(self.buffer, at)
+
     def i8(self) -> int:
         number = self.buffer[self._step(1)]
         return number - 256 if number > 127 else number
 
     def i16(self) -> int:
-        number: int = _I16.unpack_from(self.buffer, self._step(2))[0]
+        at = self.at
+        self.at = at + 2
+        if self.at > self.end:
+            raise self._ends()
+        number: int = _I16.unpack_from(self.buffer, at)[0]
         return number
 
     def i32(self) -> int:
-        number: int = _I32.unpack_from(self.buffer, self._step(4))[0]
+        at = self.at
+        self.at = at + 4
+        if self.at > self.end:
+            raise self._ends()
+        number: int = _I32.unpack_from(self.buffer, at)[0]
         return number
 
     def i64(self) -> int:
-        number: int = _I64.unpack_from(self.buffer, self._step(8))[0]
+        number: int = self.numbers(_I64)[0]
         return number
 
     def f64(self) -> float:
         number: float = _F64.unpack_from(self.buffer, self._step(8))[0]
         return number
-
-    def fields(self, several: struct.Struct) -> tuple[Any, ...]:
-        """Numbers that always stand together."""
-        return several.unpack_from(self.buffer, self._step(several.size))
 
     def uvarint(self) -> int:
         at = self.at
@@ -153,7 +164,10 @@ class Cursor:
 
     def _step(self, size: int) -> int:
         start = self.at
-        if start + size > self.end:
-            raise BadMessage(f"the message ends at byte {self.end}, inside a field")
         self.at = start + size
+        if self.at > self.end:
+            raise self._ends()
         return start
+
+    def _ends(self) -> BadMessage:
+        return BadMessage(f"the message ends at byte {self.end}, inside a field")

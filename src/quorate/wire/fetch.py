@@ -133,7 +133,7 @@ class Requests:
         """As `parse_request`."""
         cursor = Cursor(frame, at, elements_max=REQUEST_ELEMENTS_MAX)
         head = _OLDEST_HEAD if version < 7 else _OLDER_HEAD if version <= 14 else _HEAD
-        wait_ms, bytes_min, bytes_max, isolation, *session = cursor.fields(head)
+        wait_ms, bytes_min, bytes_max, isolation, *session = cursor.numbers(head)
         if cursor.end - cursor.at > NAMED_BYTES_MAX:
             named = _parse_named(cursor, version)
         else:

@@ -208,8 +208,8 @@ def is_served(api: int, version: int) -> bool:
     return bool(least <= version <= greatest)
 
 
-def is_flexible(api: Api, version: int) -> bool:
-    return version >= FLEXIBLE_FROM[api]
+def is_flexible(api: int, version: int) -> bool:
+    return version >= FLEXIBLE_FROM[api]  # type: ignore[index]
 
 
 def request_class(api: Api, version: int) -> type[Any]:
@@ -230,7 +230,7 @@ def read_head(frame: Buffer) -> RequestHead:
     those that are.
     """
     cursor = Cursor(frame, elements_max=REQUEST_ELEMENTS_MAX)
-    api, version, correlation = cursor.fields(_REQUEST_HEAD)
+    api, version, correlation = cursor.numbers(_REQUEST_HEAD)
     client_id = cursor.string(flexible=False)
     if (api, version) in _FLEXIBLE:
         cursor.skip_tags()

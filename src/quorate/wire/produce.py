@@ -22,6 +22,7 @@ ACKS_ALL = -1
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
 
+_ACKS = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihq")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
@@ -61,7 +62,7 @@ def parse_request(frame: Buffer, at: int, version: int) -> ProduceRequest:
     flexible = is_flexible(Api.PRODUCE, version)
     cursor = Cursor(frame, at, elements_max=REQUEST_ELEMENTS_MAX)
     transactional_id = cursor.string(flexible=flexible) if version >= 3 else None
-    acks, timeout_ms = cursor.i16(), cursor.i32()
+    acks, timeout_ms = cursor.numbers(_ACKS)
     topics = []
     for _ in range(_count(cursor, flexible)):
         name = cursor.string(flexible=flexible)

@@ -54,21 +54,42 @@ def test_neither_the_own_flush_nor_a_replica_alone_is_a_quorum() -> None:
     assert outcomes(bench.persist()) == [(1, Outcome.SETTLED)]
 
 
-@pytest.mark.behaviour("TT-1", "TT-6")
-def test_quorum_settles_answers_and_confirms_in_one_step() -> None:
+@pytest.mark.behaviour("TT-1", "TT-2")
+def test_quorum_settles_and_answers_in_one_step_and_waits_for_no_confirm() -> None:
     bench = leader()
     propose(bench)
     bench.persist()
-    confirm = Header(1, 2, kind=Kind.CONTROL, control=Confirm(at("1-1")))
-    ordered = flushed(bench, N2, 1)
-    assert orders(ordered) == [
+    assert orders(flushed(bench, N2, 1)) == [
         effects.Commit(1),
         effects.Reply(1, Outcome.SETTLED, 1, 1, leader=1),
-        effects.Append(6, (confirm,)),
     ]
-    assert sent(ordered, N2) == [AppendEntries(1, at("1-1"), 1, (confirm,))], (
-        "replicated like any other entry"
-    )
+
+
+@pytest.mark.behaviour("TT-6")
+def test_a_confirm_goes_with_the_next_transaction() -> None:
+    bench = leader()
+    propose(bench)
+    bench.persist()
+    flushed(bench, N2, 1)
+    ordered = propose(bench, 2)
+    confirm = Header(1, 2, kind=Kind.CONTROL, control=Confirm(at("1-1")))
+    header = Header(1, 3, size=10, flags=SYNC)
+    assert orders(ordered) == [effects.Append(6, (confirm,)), effects.Append(7, (header,))]
+    assert sent(ordered, N2) == [AppendEntries(1, at("1-1"), 1, (confirm, header))], "in one message"
+
+
+@pytest.mark.behaviour("TT-6")
+def test_without_a_next_transaction_a_confirm_goes_with_the_heartbeat() -> None:
+    bench = leader()
+    propose(bench)
+    bench.persist()
+    flushed(bench, N2, 1)
+    confirm = Header(1, 2, kind=Kind.CONTROL, control=Confirm(at("1-1")))
+    before = bench.now
+    ordered = bench.wake()
+    assert bench.now <= before + TUNING.heartbeat_s
+    assert orders(ordered) == [effects.Append(6, (confirm,))]
+    assert sent(ordered, N2)[0] == AppendEntries(1, at("1-1"), 1, (confirm,)), "replicated like any other"
 
 
 @pytest.mark.behaviour("TT-5", "TT-6")
@@ -79,10 +100,11 @@ def test_quorum_on_the_last_completes_all_before_it_in_order_with_one_confirm() 
     bench.persist()
     ordered = flushed(bench, N3, 3)
     assert outcomes(ordered) == [(1, Outcome.SETTLED), (2, Outcome.SETTLED), (3, Outcome.SETTLED)]
-    assert appended(ordered) == "1-4C3"
+    assert appended(bench.wake()) == "1-4C3"
     bench.persist()
-    assert appended(flushed(bench, N3, 4)) == "", "a CONFIRM needs none"
+    flushed(bench, N3, 4)
     assert bench.replica.commit == 4
+    assert appended(bench.wake()) == "", "a CONFIRM needs none"
 
 
 @pytest.mark.behaviour("TT-5")
@@ -92,8 +114,9 @@ def test_what_is_behind_the_quorum_still_waits() -> None:
         propose(bench, request)
     bench.persist()
     assert outcomes(flushed(bench, N2, 1)) == [(1, Outcome.SETTLED)]
-    assert bench.kinds() == "1-0P 1-1s 1-2s 1-3C1"
     assert len(bench.leading.limbo) == 1
+    bench.wake()
+    assert bench.kinds() == "1-0P 1-1s 1-2s 1-3C1"
 
 
 @pytest.mark.behaviour("TT-36", "TT-39")
@@ -128,9 +151,8 @@ def test_asynchronous_ones_queue_behind_synchronous_ones() -> None:
     propose(bench, 3, ASYNC)
     assert outcomes(bench.persist()) == [(1, Outcome.FLUSHED)], "ahead of it nobody waits"
     ordered = flushed(bench, N2, 2)
-    assert outcomes(ordered) == [(2, Outcome.SETTLED)]
-    assert appended(ordered) == "1-4C2"
-    assert outcomes(bench.persist()) == [(3, Outcome.FLUSHED)], "it was flushed long since"
+    assert outcomes(ordered) == [(2, Outcome.SETTLED), (3, Outcome.FLUSHED)], "it was flushed long since"
+    assert appended(bench.wake()) == "1-4C2"
 
 
 @pytest.mark.behaviour("TT-37")
@@ -141,7 +163,7 @@ def test_an_asynchronous_one_that_gets_its_quorum_with_the_synchronous_one_is_se
     bench.persist()
     ordered = flushed(bench, N2, 2)
     assert outcomes(ordered) == [(1, Outcome.SETTLED), (2, Outcome.SETTLED)]
-    assert appended(ordered) == "1-3C1", "CONFIRM names the last synchronous one"
+    assert appended(bench.wake()) == "1-3C1", "CONFIRM names the last synchronous one"
 
 
 @pytest.mark.behaviour("TT-2", "TT-34")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from quorate.core import commands, effects, events
 from quorate.core.confirm.limbo import Limbo
 from quorate.core.effects import Outcome
-from quorate.core.entry import Confirm, Control, Header, Kind, Promote, Rollback
+from quorate.core.entry import Confirm, Control, EntryId, Header, Kind, Promote, Rollback
 from quorate.core.raft import follower, leader
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Leader(leader.Leader):
         self._rolling_back: list[int] = []
         """Requests that wait for the open rollback."""
         self._demoting: list[int] = []
-        self._to_confirm = -1
-        """The end of what is settled and wants its CONFIRM; -1: nothing does."""
+        self._to_confirm: EntryId | None = None
+        """The end of what is settled and wants its CONFIRM. It may be gone from the log by then (TT-31)."""
         self._confirms: deque[int] = deque()
         """Where CONFIRMs stand that are not settled."""
         self._former = 0
@@ -92,14 +92,17 @@ class Leader(leader.Leader):
 
     def persisted(self) -> None:
         super().persisted()
-        replica = self.replica
-        if replica.role is self:
-            flushed, rollback = replica.durable.offset, self._open_rollback()
-            if rollback is not None:  # What is being taken back is not acknowledged any more.
-                assert isinstance(rollback.control, Rollback)
-                flushed = min(flushed, rollback.control.first - 1)
-            for waiting in self.limbo.flushed(flushed):
-                self._answer(waiting.request, Outcome.FLUSHED, offset=waiting.first)
+        if self.replica.role is self:
+            self._answer_flushed()
+
+    def _answer_flushed(self) -> None:
+        """The asynchronous ones that wait for nothing any more."""
+        flushed, rollback = self.replica.durable.offset, self._open_rollback()
+        if rollback is not None:  # What is being taken back is not acknowledged any more.
+            assert isinstance(rollback.control, Rollback)
+            flushed = min(flushed, rollback.control.first - 1)
+        for waiting in self.limbo.flushed(flushed):
+            self._answer(waiting.request, Outcome.FLUSHED, offset=waiting.first)
 
     def settle(self, reached: int) -> None:
         replica = self.replica
@@ -119,8 +122,11 @@ class Leader(leader.Leader):
             self._rolled_back()
         valid = [end for end in synchronous if not replica.log.is_void(end)]
         if valid:  # What is not synchronous needs no CONFIRM (TT-39).
-            self._to_confirm = valid[-1]
-        self._confirm()
+            self._to_confirm = replica.log.position(valid[-1])
+        if synchronous:
+            self._answer_flushed()  # Whoever was queued behind them (TT-37).
+        if began or self._demoting or self._turning:
+            self._confirm_now()
         if began:
             replica.took_over(self._former)
         if self._turning:
@@ -128,24 +134,37 @@ class Leader(leader.Leader):
         if self._demoting:
             self._go_on_demoting()
 
+    def _take(self, event: events.Proposed) -> None:
+        if self._to_confirm is not None:
+            self._confirm()  # It goes with what comes next: one message, one flush.
+        super()._take(event)
+
     def _confirm(self) -> None:
-        """The next CONFIRM waits while many are on their way, and says all that was settled meanwhile."""
+        """Nobody waits for a CONFIRM, so it waits for company, until the next heartbeat at most.
+
+        Also while many are on their way; it says all that was settled meanwhile.
+        """
         while self._confirms and self._confirms[0] <= self.replica.commit:
             self._confirms.popleft()
-        if self._to_confirm >= 0 and len(self._confirms) < CONFIRMS_OPEN_MAX:
-            upto, self._to_confirm = self._to_confirm, -1
-            self._confirms.append(self._append(Confirm(self.replica.log.position(upto))))
+        if self._to_confirm is not None and len(self._confirms) < CONFIRMS_OPEN_MAX:
+            upto, self._to_confirm = self._to_confirm, None
+            self._confirms.append(self._append(Confirm(upto)))
+
+    def _confirm_now(self) -> None:
+        if self._to_confirm is not None:
+            self._confirm()
+            self.appended()
 
     def _append(self, control: Control) -> int:
+        """To be sent by whoever orders it, with what else there is."""
         replica = self.replica
         offset = replica.log.head.offset + 1
         replica.append((Header(replica.epoch, offset, kind=Kind.CONTROL, control=control),))
-        self.appended()
         return offset
 
     def may_end(self) -> bool:
         """With an empty limbo only: what is in there is neither valid nor void yet."""
-        return not len(self.limbo) and self._to_confirm < 0 and super().may_end()
+        return not len(self.limbo) and self._to_confirm is None and super().may_end()
 
     # --- rollback ---
 
@@ -183,6 +202,7 @@ class Leader(leader.Leader):
         if first >= 0:
             assert first > replica.commit
             self._append(Rollback(first, forced))
+            self.appended()
 
     def _rolled_back(self) -> None:
         requests, self._rolling_back = self._rolling_back, []
@@ -192,6 +212,7 @@ class Leader(leader.Leader):
     # --- orders ---
 
     def commanded(self, command: commands.Command) -> None:
+        self._confirm_now()
         if isinstance(command, commands.RollBack):
             self._roll_back(command.request)
         elif isinstance(command, commands.Demote):
@@ -244,6 +265,7 @@ class Leader(leader.Leader):
     def woke(self) -> None:
         if self._is_followed():
             self._alone_since = None
+        self._confirm_now()
         super().woke()
         if self.replica.role is self:  # One that leads on alone would keep readers waiting for ever.
             self.reading.give_up(self.replica.config.tuning.read_wait_s)
