@@ -202,8 +202,9 @@ class Scan:
             if (marker := marker_in(view[starts[at] + FRAME_HEAD_BYTES : starts[at + 1]])) is not None
         ]
         named = ("kind", "producer", "producer_epoch", "sequence")
-        others = (heads[name][:count].astype(np.int64) for name in named)
-        return Entries(offset[:count], last[:count], epoch[:count], checksum[:count], *others, markers), need
+        others = {name: heads[name][:count].astype(np.int64) for name in named}
+        whole = (offset[:count], last[:count], epoch[:count], checksum[:count])
+        return Entries(*whole, **others, markers=markers), need
 
     def _starts(self) -> tuple[list[int], int | None]:
         """Where frames begin in what was read, by the lengths that they say, and where the last ends; then what is

@@ -123,7 +123,7 @@ def _rows_of(work: Work, how: How) -> Batches:
         yield _batch(facts, "decision", len(producer), producer=producer, number=number, commits=commits)
     if work.carried:
         columns = np.array(work.carried, np.int64).T
-        yield from _told(facts, how, Entries(*columns, work.markers))
+        yield from _told(facts, how, Entries._make((*columns, work.markers)))
     for stretch in facts.stretches:
         scan = Scan(ReadingDisk(Path(work.store)), facts.partition, stretch)
         for entries in scan.entries():
