@@ -11,7 +11,7 @@ import pytest
 
 from quorate.cli.demo import keep_evidence, sum_up
 from quorate.cli.demo_cluster import DemoCluster
-from quorate.cli.demo_events import CITIES, Sum
+from quorate.cli.demo_events import CITIES, RESULTS, Sum
 from quorate.cli.demo_flow import Flow, money
 from quorate.cli.entry import run
 from quorate.cli.say import console
@@ -42,8 +42,8 @@ def flow() -> Iterator[Flow]:
     """Ten sales of one cent in each city, all acknowledged, all counted."""
     with DemoCluster(keep=False) as cluster:
         made = Flow(cluster, cast(Any, None), 10 * len(CITIES))
-        for city in CITIES:
-            made.sender.acknowledged[city] = made.counted[city] = Sum(10, 10)
+        made.written = {topic: dict.fromkeys(CITIES, Sum(10, 10)) for topic in RESULTS.values()}
+        made.sender.acknowledged.update(dict.fromkeys(CITIES, Sum(10, 10)))
         yield made
 
 
