@@ -1,9 +1,9 @@
 """What a person orders besides moves, and whoever has to do with it is killed: leaders, votes, lost disks.
 
-Every operation is struck at every stage, under load, with topics of all four protocols in one cluster.
-What stands in the end is compared with what was acknowledged, and every copy with every other (fault_support.py);
-the same order, given again, comes to its end. Killed are the node that leads the metadata group, where operators
-and controllers are, one that gives, one that gets, and the command itself:
+Operations are struck at each stage, under load, with topics of all four protocols in one cluster. What stands in
+the end is compared with what was acknowledged, and every copy with every other (fault_support.py); the same order,
+given again, comes to its end. Killed are the node that leads the metadata group, where operators and controllers
+are, one that gives, one that gets, and the command itself:
 
 | operation | where |
 | --- | --- |
