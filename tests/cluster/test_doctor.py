@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from quorate.batch import encode_records
 from quorate.bench.cluster_processes import START_TIMEOUT_S
 from quorate.cli.doctor_partitions import UNSETTLED_S
-from quorate.client import AsyncTableGroup, Joint, create_group
+from quorate.client import AsyncTableGroup, create_group
 from quorate.core.entry import partition_of
 from quorate.machine.metadata import METADATA
 from quorate.node.client import Client
@@ -289,55 +288,6 @@ def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
-
-
-@pytest.mark.proof
-def test_transactions_that_are_open_for_long(tmp_path: Path) -> None:
-    """Of a Kafka producer that stands still, and of a job whose tasks have written and that never commits."""
-
-    async def main() -> None:
-        async with ProxiedCluster(tmp_path) as cluster, cluster.client() as client:
-            person = await started(cluster, client)
-            await asyncio.to_thread(person.does, "topic create plain --replication isr")
-            await asyncio.to_thread(person.does, "topic create joint")
-            settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": "pay-7", "log_level": 0}
-            producer = Producer({**settings, "transaction.timeout.ms": 600_000})
-            joint = Joint(cluster.bootstrap, app="clicks", run="0b7e")
-            await asyncio.to_thread(left_open, producer, joint)
-            await asyncio.to_thread(write, cluster.bootstrap, "plain", 20)
-            leader = await led_by(cluster, client, "plain")
-            cluster.nodes[leader].kill()  # Whoever leads next knows of it as well.
-            cluster.nodes[leader].start()
-            deadline = monotonic() + FOUND_TIMEOUT_S
-            while len(held := await asyncio.to_thread(transactions_open, cluster.bootstrap)) < 2:
-                assert monotonic() < deadline, held
-            assert "(transactional id 'pay-7') is open for" in held["plain/0"]["what"]
-            assert "see nothing of plain/0 from offset " in held["plain/0"]["what"]
-            assert "It is aborted by itself in 9 min" in held["plain/0"]["do"]
-            assert "(joint app 'clicks', number 41) is open for" in held["joint/0"]["what"]
-            assert {each["severity"] for each in held.values()} == {"warning"}
-            await asyncio.to_thread(producer.abort_transaction)
-            await asyncio.to_thread(joint.abort, 41)
-            joint.close()
-            await finds_nothing(cluster, but=("node-restarted",))
-            expect_no_traceback(*cluster.nodes.values())
-
-    run(main())
-
-
-def left_open(producer: Producer, joint: Joint) -> None:
-    producer.init_transactions(START_TIMEOUT_S)
-    producer.begin_transaction()
-    producer.produce("plain", b"paid", partition=0)
-    assert producer.flush(START_TIMEOUT_S) == 0
-    writer = joint.writer(joint.open(41, task=0, attempt=0))
-    writer.append("joint", {0: encode_records([(None, b"clicked")])})
-
-
-def transactions_open(bootstrap: str) -> Found:
-    """By where they are."""
-    view = json.loads(Operator(bootstrap).types("doctor --json").stdout)
-    return {each["where"]: each for each in view["findings"] if each["id"] == "transaction-open"}
 
 
 @pytest.mark.proof

@@ -1,18 +1,18 @@
-"""What a person orders besides moves, and whoever has to do with it is killed: leaders, votes, lost disks, tables.
+"""What a person orders besides moves, and whoever has to do with it is killed: leaders, votes, lost disks.
 
-Every operation is struck at every stage, under load, with topics (or tables) of all four protocols in one cluster.
-What stands in the end is compared with what was acknowledged, and every copy with every other (fault_support.py);
-the same order, given again, comes to its end. Killed are the node that leads the metadata group, where operators
-and controllers are, one that gives, one that gets, and the command itself:
+Operations are struck at each stage, under load, with topics of all four protocols in one cluster. What stands in
+the end is compared with what was acknowledged, and every copy with every other (fault_support.py); the same order,
+given again, comes to its end. Killed are the node that leads the metadata group, where operators and controllers
+are, one that gives, one that gets, and the command itself:
 
 | operation | where |
 | --- | --- |
-| add, remove, replace a copy; more and fewer copies; drain; rebalance; replace a node | test_moves.py, `ORDERS` |
+| add and replace a copy; more copies; drain; rebalance; replace a node | test_moves.py, `ORDERS` |
 | decommission | test_moves.py |
 | the command itself, of each of these | test_moves.py, `COMMANDS` |
 | call off, slow down | test_moves.py |
 | another kind of replication, called off, too | test_turning.py |
-| transfer leadership, elect the preferred leaders; votes; a new disk; promote and demote | here |
+| transfer leadership, elect the preferred leaders; votes; a new disk | here |
 | key compaction | test_compaction.py |
 | backup and restore | test_backup.py |
 """
@@ -31,13 +31,13 @@ import pytest
 from quorate.core.entry import Partition, partition_of
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import BadRequest, NotDone, OutcomeUnknown
-from tests.cluster.fault_support import transferred_in, written_to
+from tests.cluster.fault_support import written_to
 from tests.cluster.growing import held_by
 from tests.cluster.support import run
 from tests.cluster.test_faults import expect_new_life, leading
 from tests.cluster.test_moves import STAGES, VICTIMS, Moving, four_nodes
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.proof]
 
 HANDING_OVER = ("as it is ordered", "while the heir catches up", "as the heir leads")
 MORE_COUNT = 60
@@ -101,7 +101,6 @@ async def follower(moving: Moving, partition: Partition) -> int:
     return next(node for node, replica in held.items() if replica.role == "follower")
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("stage", HANDING_OVER)
 def test_whoever_is_killed_while_leadership_is_handed_over(tmp_path: Path, stage: str) -> None:
     async def main() -> None:
@@ -114,22 +113,6 @@ def test_whoever_is_killed_while_leadership_is_handed_over(tmp_path: Path, stage
     run(main())
 
 
-def test_a_leader_that_is_killed_as_it_hands_over_loses_nothing(tmp_path: Path) -> None:
-    """A sample of the above."""
-
-    async def main() -> None:
-        async with (
-            written_to(tmp_path, more_count=MORE_COUNT) as (cluster, writers),
-            cluster.client() as client,
-        ):
-            await hand_over_all(
-                Moving(cluster, client, writers), HANDING_OVER[0], REPLICATIONS[:1], ["source"]
-            )
-
-    run(main())
-
-
-@pytest.mark.proof
 def test_whoever_is_killed_while_preferred_leaders_are_elected(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
@@ -154,7 +137,6 @@ def test_whoever_is_killed_while_preferred_leaders_are_elected(tmp_path: Path) -
 # --- votes ---
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_whoever_is_killed_while_votes_change(tmp_path: Path, victim: str) -> None:
     """Node 4 gets a vote, and loses it; the metadata group is led by others in turn."""
@@ -177,7 +159,6 @@ def test_whoever_is_killed_while_votes_change(tmp_path: Path, victim: str) -> No
 # --- a disk that is lost ---
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("stage", STAGES)
 def test_whoever_is_killed_while_a_new_disk_is_filled(tmp_path: Path, stage: str) -> None:
     """Node 3 loses its disk, again and again; another copy that its new ones come from is killed, or node 3 is."""
@@ -206,31 +187,5 @@ def test_whoever_is_killed_while_a_new_disk_is_filled(tmp_path: Path, stage: str
                 await moving.until_still()
                 await expect_new_life(moving.client, 3)
                 await moving.go_on()
-
-    run(main())
-
-
-# --- tables whose leaders are promoted ---
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_whoever_is_killed_while_a_leader_is_demoted_and_another_promoted(
-    tmp_path: Path, victim: str
-) -> None:
-    async def main() -> None:
-        async with transferred_in(tmp_path) as (cluster, banks), cluster.client() as client:
-            moving = Moving(cluster, client, banks)
-            (group,) = (await client.image(1, ("confirm",), current=True)).topics
-            partition = partition_of(group.id, 0)
-            for target in (1, 2, 3):
-                source = await cluster.leader(client, partition)
-                operator = await leading(cluster, client)
-                hit = {"operator": operator, "source": source, "target": target}[victim]
-                for line in ("table demote confirm", f"table promote confirm --node {target}"):
-                    command = moving.begins(line)
-                    await moving.struck(hit)
-                    command.wait()
-                await cluster.leader(client, partition)
 
     run(main())
