@@ -276,7 +276,8 @@ def test_a_leader_that_nobody_follows_answers_where_its_own_flush_is_enough(tmp_
         async with Connection(*await asyncio.open_connection(*node.address)) as connection:
             for topic, acks in (("lonely", 1), ("weaker", -1)):
                 answer = await connection.produce(topic, batch, acks=acks)
-                assert (answer.error_code, answer.base_offset) == (0, FIRST)
+                assert answer.error_code == 0
+                assert answer.base_offset >= FIRST  # Behind what each leadership begins with.
             waited = asyncio.ensure_future(connection.produce("lonely", batch, acks=-1))
             done, _ = await asyncio.wait([waited], timeout=0.5)
             assert not done or waited.result().error_code, "a quorum has not flushed it"

@@ -44,12 +44,13 @@ def check_bounds(
     """Raises BadConfig, which begins with the name of the setting."""
     _check_elections("raft", raft_)
     _check_elections("confirm", confirm_)
-    for where, tuning in (
-        ("raft", raft_),
-        ("coordinated", coordinated_),
-        ("isr", isr_),
-        ("confirm", confirm_),
-    ):
+    tunings: dict[str, Tuning] = {
+        "raft": raft_,
+        "coordinated": coordinated_,
+        "isr": isr_,
+        "confirm": confirm_,
+    }
+    for where, tuning in tunings.items():
         _check_numbers(where, tuning)
         _check_messages(where, tuning)
     level = confirm_.feature_level

@@ -234,8 +234,8 @@ def test_writes_wait_outside_while_too_much_is_unanswered(
                 answer = await writer.produce("topic", content)
                 assert answer.error_code == ErrorCode.not_enough_replicas
                 assert answer.error_message == CROWDED
-                numbers = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
-                answer = await writer.produce("topic", encode_records([(None, b"value")], **numbers))
+                numbered = encode_records([(None, b"v")], producer_id=9, producer_epoch=0, base_sequence=0)
+                answer = await writer.produce("topic", numbered)
                 assert answer.error_code == ErrorCode.not_enough_replicas_after_append
                 assert (await writer.ask(Api.METADATA, ALL_TOPICS)).topics
             await until(lambda: found.unanswered_bytes == 0)
