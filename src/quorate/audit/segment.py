@@ -201,9 +201,12 @@ class Scan:
             for at in np.flatnonzero(heads["attributes"][:count] & ends == ends).tolist()
             if (marker := marker_in(view[starts[at] + FRAME_HEAD_BYTES : starts[at + 1]])) is not None
         ]
-        named = ("kind", "producer", "producer_epoch", "sequence")
-        others = (heads[name][:count].astype(np.int64) for name in named)
-        return Entries(offset[:count], last[:count], epoch[:count], checksum[:count], *others, markers), need
+        kind, producer, producer_epoch, sequence = (
+            heads[name][:count].astype(np.int64)
+            for name in ("kind", "producer", "producer_epoch", "sequence")
+        )
+        known = offset[:count], last[:count], epoch[:count], checksum[:count]
+        return Entries(*known, kind, producer, producer_epoch, sequence, markers), need
 
     def _starts(self) -> tuple[list[int], int | None]:
         """Where frames begin in what was read, by the lengths that they say, and where the last ends; then what is
