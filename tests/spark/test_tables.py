@@ -147,6 +147,7 @@ def test_a_batch_of_several_entries_is_seen_at_once_or_not_at_all(spark: SparkSe
     assert bank.read(spark).selectExpr("count(*)", "sum(id)").first() == (BIG, BIG * (BIG - 1) // 2)
 
 
+@pytest.mark.proof
 def test_changes_come_behind_a_snapshot_or_an_offset(spark: SparkSession, bank: Bank, tmp_path: Path) -> None:
     inserted = bank.group.execute(
         Insert("accounts", (1, "Ann", None, None, None)), Insert("accounts", (2, "Bob", None, None, None))
