@@ -122,8 +122,9 @@ def _rows_of(work: Work, how: How) -> Batches:
         producer, number, commits = zip(*work.decisions, strict=True)
         yield _batch(facts, "decision", len(producer), producer=producer, number=number, commits=commits)
     if work.carried:
-        columns = np.array(work.carried, np.int64).T
-        yield from _told(facts, how, Entries._make((*columns, work.markers)))
+        one, two, three, four, five, six, seven, eight = np.array(work.carried, np.int64).T
+        entries = Entries(one, two, three, four, five, six, seven, eight, work.markers)
+        yield from _told(facts, how, entries)
     for stretch in facts.stretches:
         scan = Scan(ReadingDisk(Path(work.store)), facts.partition, stretch)
         for entries in scan.entries():
