@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from quorate.batch import encode_records
 from quorate.kafka.broker import Broker
 from quorate.kafka.call import Call
 from quorate.kafka.sessions import PARTITIONS_COUNT_MAX
+from quorate.node import logs
 from quorate.wire import joint
 from quorate.wire.messages import VERSIONS, Api, decode_response, encode_request, is_served, request_class
 from tests.unit.kafka.harness import Connection, Served, serve, until
@@ -214,6 +216,13 @@ def fuzz(directory: Path, seed: int, inputs_count: int) -> None:
             assert answer.error_code in (0, 3)
 
     serve(directory, test)
+
+
+@pytest.fixture(autouse=True)
+def _every_offence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers fill no log: a node leaves lines out where there are very many. Here each one is counted."""
+    monkeypatch.setattr(logs, "OFFENCES_COUNT_MAX", sys.maxsize)
+    monkeypatch.setattr(logs, "OFFENCE_AGAIN_S", 0.0)
 
 
 def test_spoiled_requests_cost_only_their_own_connection(tmp_path: Path) -> None:
