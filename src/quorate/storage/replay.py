@@ -274,7 +274,8 @@ def _distrust(log: Log, to: EntryId) -> None:
         if safe[0].offset < following.before.offset <= settled and log.can_end_at(following.before):
             safe = following.before, following.before_checksum, sealed.base, sealed.size
     for frame, segment, position, _, _ in log.lazy:
-        if safe[0].offset < frame.header.last <= settled:
+        # A snapshot may have taken the log's place since, and what was carried then lies where nothing is yet.
+        if safe[0].offset < frame.header.last <= settled and log.can_end_at(frame.header.id):
             end = position + FRAME_HEAD_BYTES + frame.header.size
             safe = frame.header.id, frame.checksum, segment, end
     _cut_log(log, *safe)

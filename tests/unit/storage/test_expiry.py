@@ -106,6 +106,23 @@ def behind_snapshot(world: World, frames: list[Frame], start: int, last: int) ->
     world.run()
 
 
+def test_a_log_that_snapshots_replaced_twice_comes_back_from_the_journal(world: World) -> None:
+    fill(world, 5)
+    world.store.note_commit(P0, 4)
+    fill(world, 1)
+    world.power_loss()  # What comes back is carried in the journal's first record.
+    world.open()
+    for last in (EntryId(8, 9), EntryId(8, 12)):
+        snapshot = Snapshot(last, 77, len(DATA))
+        world.store.stage_chunk(P0, world.io(P0), 0, DATA)
+        world.store.install_snapshot(P0, world.io(P0), snapshot, keep=False, start=(EntryId(0, -1), 0))
+        world.run()
+    world.reopen()
+    found = world.store.recovered(P0)
+    assert found.head == EntryId(8, 12)
+    assert found.faulty == (Span(EntryId(0, -1), EntryId(8, 12)),)
+
+
 def test_what_is_missing_below_an_installed_snapshot_is_filled_in_from_the_front(world: World) -> None:
     frames = other_copy(60)
     behind_snapshot(world, frames, 9, 39)
