@@ -116,6 +116,8 @@ class Tables:
                     self._take_back(entry)
             else:
                 for taken in reversed(entry.takes_back):
+                    if taken.offset <= self.settled:
+                        continue  # It was left out when something above was settled: it is void for good.
                     assert taken.value is not None
                     taken.is_taken_back = False
                     self._apply(taken, decode_value(taken.value))

@@ -116,6 +116,24 @@ def test_a_rollback_that_is_cut_again_leaves_everything_as_it_was_before(group: 
     assert group.tables.digest(Level.LOCAL) == before
 
 
+def test_what_was_left_out_when_something_above_was_settled_is_not_done_again(group: Group) -> None:
+    """A copy turns while its machine is told piece by piece what is settled, and is taken back to there."""
+    first = group.append(add(1, 10), number=1).offset
+    control = group.control(NoOp(1))
+    group.append(add(1, 100))
+    rollback = group.roll_back(first)
+    group.tables.settle(group.log[-3][0], 0, b"")
+    assert group.tables.settled == control
+    group.tables.cut(control)
+    assert balances(group, Level.LOCAL) == balances(group, Level.COMMITTED) == [100, 50]
+    assert group.tables.result(id_of(1), Level.LOCAL) is None
+    group.tables.settle(group.log[-1][0], 0, b"")
+    assert group.tables.settled == rollback
+    group.append(add(1, 10), number=1)
+    group.settle()
+    assert balances(group, Level.COMMITTED) == [110, 50]
+
+
 def test_rollbacks_may_name_what_is_rolled_back_already(group: Group) -> None:
     low = group.append(add(1, 1)).offset
     high = group.append(add(1, 10)).offset
