@@ -42,6 +42,8 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
     """The log was once of a protocol in which settled records may be void."""
     begins: bool = False
     """Its generation has just begun here: it has promised nobody anything in it."""
+    published: int = -1
+    """Where it has just begun: what was handed out here before. Readers go on from there."""
     compacted: int = -1
     """How far the generation of compaction reaches that the log is of; -1: entries are as they came."""
 

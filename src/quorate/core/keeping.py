@@ -91,6 +91,8 @@ class Keeper(Mending):
         """The last entry that need not be kept, as far as is known here, and the checksum of its frame."""
         self._agreed = -1
         """How far the newest generation of compaction reaches that everybody has, as far as is known here."""
+        self._handed_out = -1
+        """What machines and readers here were given in the generation before: that is never taken back (017)."""
         self._taking_snapshot = False
         self._stood = Standing()
         """What stood at the newest snapshot that was ever known here, and where that was: it may be lost."""
@@ -348,11 +350,13 @@ class Keeper(Mending):
     def publish(self) -> None:
         """Machines and readers get what is settled and flushed here, so that no restart takes it back.
 
-        What cannot be read may hold a ROLLBACK of what can be: with damage, nothing more is decided then.
+        What cannot be read may hold a ROLLBACK of what can be: with damage, nothing more is decided then than what
+        was before.
         """
         if self.voids and self.log.faulty:
-            return
-        to = self.log.decided(min(self.commit, self.ordering.durable.offset))
+            to = self._handed_out
+        else:
+            to = self.log.decided(min(self.commit, self.ordering.durable.offset))
         if to <= self.published:
             return
         self.published = to
@@ -403,6 +407,7 @@ class Keeper(Mending):
         self.commit = max(recovered.commit, recovered.base.offset)
         self._expired = recovered.base, recovered.base_checksum
         self._agreed = recovered.compacted
+        self._handed_out = recovered.published
         if recovered.snapshot is not None:
             self.have_snapshot(recovered.snapshot)
         self._look_for_barriers()

@@ -170,6 +170,7 @@ class LogView:
             "headers": tuple(kept),
             "controls": tuple(header for header in self.controls if header.last <= to.offset),
             "faulty": tuple(span for span in self.faulty if span.last.offset <= to.offset),
+            "compacted": self.compacted,
         }
 
     def settle(self, offset: int) -> None:

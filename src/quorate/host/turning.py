@@ -37,7 +37,8 @@ def turn(
     if not hosted.started or not replica.ordering.idle or replica.installing or hosted.restoring is not None:
         return None  # The disk has orders of the old protocol, or a snapshot is about to be the log.
     holds = replica.log.holds(turned.barrier)
-    to = turned.barrier if holds else _last_known(replica.log, replica.commit)
+    settled = max(replica.commit, hosted.applied.offset)
+    to = turned.barrier if holds else _last_known(replica.log, settled)
     is_longer = to.offset < replica.log.head.offset
     if is_longer and not store.can_cut(hosted.partition, to):
         return None
@@ -46,13 +47,14 @@ def turn(
     if is_longer:
         store.cut(hosted.partition, 0, to)
     recovered = Recovered(
-        commit=to.offset if holds else replica.commit,
+        commit=to.offset if holds else settled,
         state=record.state,
         snapshot=replica.snapshot,
         base_checksum=store.recovered(hosted.partition).base_checksum,
         generation=turned.generation,
         voids=record.is_voiding,
         begins=True,
+        published=replica.published,
         **replica.log.cut_down(to),
     )
     return record, recovered
@@ -60,18 +62,20 @@ def turn(
 
 def settled_only(store: Store, partition: Partition, recovered: Recovered) -> Recovered:
     """Of a log whose record is lost, what is known to be settled: of which generation the rest is, nobody knows."""
-    log = LogView(recovered)
-    to = _last_known(log, recovered.commit)
+    log, snapshot = LogView(recovered), recovered.snapshot
+    settled = max(recovered.commit, snapshot.last.offset if snapshot is not None else -1)
+    to = _last_known(log, settled)
     if to == log.head or not store.can_cut(partition, to):
         return recovered
     store.cut(partition, 0, to)
     return msgspec.structs.replace(recovered, **log.cut_down(to))
 
 
-def _last_known(log: LogView, commit: int) -> EntryId:
-    """The end of what is known to be settled. Where that cannot be read, nobody knows where an entry ends before
-    the damage does; it goes on being mended, and this copy leads nothing meanwhile."""
-    at = max(commit, log.base.offset)
+def _last_known(log: LogView, settled: int) -> EntryId:
+    """The end of what is known to be settled: what the disk says of that is a hint, and may be older than the
+    machine, or than its snapshot. Where it cannot be read, nobody knows where an entry ends before the damage does;
+    it goes on being mended, and this copy leads nothing meanwhile."""
+    at = max(settled, log.floor)
     span = log.span_at(at)
     return log.position(at) if span is None else span.last
 

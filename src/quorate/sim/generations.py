@@ -19,11 +19,11 @@ from typing import Any
 from quorate.core.confirm.invariants import ConfirmInvariants
 from quorate.core.coordinated.invariants import CoordinatedInvariants
 from quorate.core.entry import Barrier, EntryId, Member, Membership
-from quorate.core.events import Started
+from quorate.core.events import Recovered, Started
 from quorate.core.invariant import Violated
 from quorate.core.isr.invariants import IsrInvariants
 from quorate.machine.turning import Turned
-from quorate.sim.invariants import Entry, Invariants, Settled, Shadow
+from quorate.sim.invariants import Invariants, Settled, Shadow
 
 Room = Callable[[], Any]
 
@@ -98,8 +98,8 @@ class Generations:
         for account in self.accounts.values():
             account.damaged(node)
 
-    def chain(self, partition: int, last: EntryId, *, above: int) -> list[Entry]:
-        return self.account(partition).chain(partition, last, above=above)
+    def of(self, partition: int, generation: int) -> Invariants:
+        return self.accounts[partition, generation]
 
     def applied(self, node: int, partition: int, offset: int, digest: Any) -> None:
         self.account(partition).applied(node, partition, offset, digest)
@@ -121,10 +121,18 @@ class Generations:
             )
         account = self.accounts[key]
         if type(event) is Started and event.recovered.begins:
-            before = account.shadows.get((node, partition))
+            # As it is when it turns: since the store said so, it may have installed a snapshot, and lack what
+            # that stands for.
+            before = [
+                earlier.shadows[node, partition]
+                for (of, _), earlier in self.accounts.items()
+                if of == partition and (node, partition) in earlier.shadows
+            ]
             now = account.shadows[node, partition] = Shadow(node, partition, account.settled[partition])
-            if before is not None:
-                now.damaged, now.missing = before.damaged, before.missing
+            now.damaged = any(shadow.damaged for shadow in before)
+            now.missing = max((shadow.missing for shadow in before), default=-1)
+        if type(event) is Started:
+            self._remember_damaged(partition, replica, event.recovered)
         account.stepped(node, partition, replica, event, effects)
         if replica.ordering.persisted:  # Its first order was what it is.
             self._of[partition, replica.me] = replica.generation
@@ -148,6 +156,23 @@ class Generations:
             said = f"p{partition} n{node} of generation {generation} settled {len(epochs) - 1}"
             raise Violated("barrier-passed", f"{said}; its protocol ends at {end}")
 
+    def _remember_damaged(self, partition: int, replica: Any, recovered: Recovered) -> None:
+        """Where the end of what is settled cannot be read, a copy is cut where the damage ends, for nobody knows
+        where an entry does before that (host/turning.py). So its log may end with entries of an earlier generation
+        that were never settled: names without entries, which this one only ever gives up. Those are taken over
+        here, and nothing that can be read; when it turns, none of them may be the name of something else."""
+        account, head = self.accounts[partition, replica.generation], recovered.head
+        span = next((span for span in recovered.faulty if span.last == head), None)
+        if span is None or (account.knows(partition, head) and not recovered.begins):
+            return
+        own = self._of.get((partition, replica.me))
+        others = sorted((earlier for of, earlier in self.accounts if of == partition), reverse=True)
+        for earlier in others if own is None else (own,):
+            before = self.accounts[partition, earlier]
+            if earlier < replica.generation and before.knows(partition, head):
+                account.seed(partition, head, before, above=span.before.offset)
+                return
+
     # --- turns ---
 
     def begin(self, partition: int, turned: Turned, voters: tuple[Member, ...]) -> None:
@@ -164,7 +189,7 @@ class Generations:
         settled.rounds = [(turned.epoch, barrier.offset)]
         settled.digests = old.digests
         born = Membership(voters)
-        now.seed(partition, barrier, before, born)
+        now.seed(partition, barrier, before, born=born)
         now.leaders[partition] = {
             epoch: node for epoch, node in before.leaders[partition].items() if epoch <= turned.epoch
         }

@@ -430,6 +430,10 @@ class Invariants:
         known = self._entries[partition][entry.epoch, entry.offset]
         return EntryId(known[0], known[1])
 
+    def of(self, partition: int, generation: int) -> Invariants:
+        """The account of a partition's generation; where nothing turns, there is one of all."""
+        return self
+
     def chain(self, partition: int, last: EntryId, *, above: int) -> list[Entry]:
         """The entries of any log that holds `last`, up to that one, from the first that lies above an offset on."""
         found = []
@@ -439,14 +443,30 @@ class Invariants:
             last = EntryId(entry[0], entry[1])
         return found[::-1]
 
-    def seed(self, partition: int, last: EntryId, before: Invariants, born: Membership) -> None:
+    def knows(self, partition: int, entry: EntryId) -> bool:
+        return (entry.epoch, entry.offset) in self._entries[partition]
+
+    def seed(
+        self,
+        partition: int,
+        last: EntryId,
+        before: Invariants,
+        *,
+        born: Membership | None = None,
+        above: int = -1,
+    ) -> None:
         """This account goes on behind an entry that another one knows; who counts is said anew (generations.py)."""
-        known = self._entries[partition]
-        while last.offset >= 0:
-            entry = known[last.epoch, last.offset] = before._entries[partition][last.epoch, last.offset]
-            self._memberships[partition][last] = (born, NOWHERE)
-            last = EntryId(entry[0], entry[1])
+        if born is None:
+            born = self._born[partition]
+        assert born is not None
         self._born[partition] = born
+        known = self._entries[partition]
+        while last.offset > above:
+            entry = before._entries[partition][last.epoch, last.offset]
+            if known.setdefault((last.epoch, last.offset), entry) != entry:
+                raise Violated("log-matching", f"p{partition}: {last} is {entry}, and was another before")
+            self._memberships[partition].setdefault(last, (born, NOWHERE))
+            last = EntryId(entry[0], entry[1])
 
     def membership(self, partition: int, offset: int | None = None) -> Membership:
         """What the settled log says at an offset, or at its end."""

@@ -61,11 +61,13 @@ class TableGroup:
         self.bank.saw(look, seen)
 
     def _replayed(self, node: int, last: EntryId) -> State:
-        """The settled log as far as it is applied there, and behind that the node's own up to `last`."""
+        """The settled log as far as it is applied there, and behind that the node's own up to `last`: of whatever
+        generation it is, for it may not have turned yet, and its tail is known to no other."""
         hosted = self._world.hosted(node, self.partition)
         assert hosted is not None
         applied = hosted.applied.offset
-        entries = valid(self._invariants.chain(self.partition, last, above=applied))
+        account = self._invariants.of(self.partition, hosted.replica.generation)
+        entries = valid(account.chain(self.partition, last, above=applied))
         return self.oracle.replayed(applied, [(entry[2], entry[3]) for entry in entries])
 
     # --- in the end ---

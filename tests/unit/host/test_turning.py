@@ -7,10 +7,12 @@ import pytest
 from quorate.batch import encode_records
 from quorate.core.commands import Turn
 from quorate.core.effects import Outcome, Reply
-from quorate.core.entry import NOWHERE, Member
+from quorate.core.entry import NOWHERE, Member, Span
+from quorate.core.keeping import KEEP_ALL
 from quorate.core.raft import Tuning
-from quorate.host import Hosted, HostSettings
-from quorate.host.turning import reached
+from quorate.host import Host, Hosted, HostSettings
+from quorate.host.replicas import as_recovered
+from quorate.host.turning import reached, settled_only
 from quorate.machine.metadata import REPLICATIONS
 from quorate.machine.turning import NoteBarrier, Turned
 from quorate.sim.setup import Setup
@@ -19,14 +21,15 @@ from quorate.sim.world import World
 from quorate.storage.settings import TINY
 
 RAFT = Tuning(election_timeout_s=0.15, heartbeat_s=0.03)
-TUNABLES = Tunables(host=HostSettings(store=TINY, raft=RAFT))
+SNAPSHOTS = Tuning(election_timeout_s=0.15, heartbeat_s=0.03, snapshot_every=1, keep_behind=KEEP_ALL)
 VOTERS = tuple(Member(node, 1) for node in (1, 2, 3))
 AT = 9
 
 
-def led_world() -> tuple[World, int]:
+def led_world(tuning: Tuning = RAFT) -> tuple[World, int]:
     """Three nodes, and whoever leads; something is settled everywhere."""
-    world = World(Setup(7, TUNABLES, voters=((1, 2, 3),), learners=((),)))
+    tunables = Tunables(host=HostSettings(store=TINY, raft=tuning))
+    world = World(Setup(7, tunables, voters=((1, 2, 3),), learners=((),)))
     for number in world.nodes:
         world.start(number)
     while not world.leaders(0):
@@ -45,6 +48,12 @@ def propose(world: World, node: int, value: bytes) -> list[Reply]:
 
 def hosted(world: World, node: int) -> Hosted:
     found = world.hosted(node, 0)
+    assert found is not None
+    return found
+
+
+def host_of(world: World, node: int) -> Host:
+    found = world.nodes[node].host
     assert found is not None
     return found
 
@@ -106,6 +115,55 @@ def test_a_copy_that_lacks_the_barrier_keeps_what_is_settled_and_owes_the_rest()
     assert copy.replica.log.head.offset == settled
     assert copy.record.state.owed == note.barrier
     assert copy.replica.faulty, "it does not lead before it has it"
+
+
+@pytest.mark.parametrize("to", REPLICATIONS)
+def test_what_only_a_snapshot_knows_to_be_settled_is_not_cut(to: str) -> None:
+    world, leader = led_world(SNAPSHOTS)
+    away = next(node for node in world.nodes if node != leader)
+    world.network.cut(tuple((one, away) for one in world.nodes if one != away))
+    world.crash(away)
+    world.start(away)
+    copy = hosted(world, away)
+    settled = copy.applied
+    assert copy.replica.commit < settled.offset, "on the disk, what is settled is a hint"
+    store, partition = host_of(world, away).store, copy.partition
+    found = as_recovered(store.recovered(partition), copy.record, copy.replica.snapshot)
+    assert settled_only(store, partition, found).head == settled, "nor where the record is lost"
+    world.turn(away, 0, turned_by(ended(world, leader), to), VOTERS)
+    copy = hosted(world, away)
+    assert copy.record.turn == AT
+    assert copy.replica.log.head == settled
+    assert copy.replica.commit == settled.offset
+
+
+def test_a_compacted_log_is_known_as_such_in_the_next_protocol() -> None:
+    world, leader = led_world()
+    note = ended(world, leader)
+    hosted(world, leader).replica.log.compact(1, rewritten=1)
+    world.turn(leader, 0, turned_by(note, "raft"), VOTERS)
+    assert hosted(world, leader).record.turn == AT
+    assert hosted(world, leader).replica.log.compacted == 1
+
+
+def test_readers_go_on_where_they_were_though_damage_may_hide_a_rollback_from_now_on() -> None:
+    world, leader = led_world()
+    away = next(node for node in world.nodes if node != leader)
+    world.network.cut(tuple((one, away) for one in world.nodes if one != away))
+    note = ended(world, leader)
+    before = hosted(world, away)
+    log = before.replica.log
+    log.mark_faulty(Span(log.position(0), log.head))
+    told = before.commit
+    assert told > 0
+    world.turn(away, 0, turned_by(note, "confirm"), VOTERS)
+    after = hosted(world, away)
+    assert after.voids
+    assert after.replica.log.faulty
+    assert (after.commit, after.replica.published) == (told, told)
+    ends: list[tuple[int, int]] = []
+    world.fetch(away, 0, told, 1 << 20, lambda frames, commit, base: ends.append((len(frames), commit)))
+    assert ends == [(0, told)], "nothing is read that may be void, and nothing is taken back"
 
 
 def test_whoever_waits_hears_that_nobody_knows_and_nothing_is_taken_in_the_old_protocol() -> None:
