@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ class Hosted:
     def __init__(self) -> None:
         self.machine = Tables()
         self.applied = NOWHERE
+        self.replica = SimpleNamespace(generation=0)
 
 
 class Counter(Office):
