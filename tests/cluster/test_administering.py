@@ -87,7 +87,7 @@ def test_a_topic_is_made_described_altered_and_led_by_others(
     assert until_whole(person, f"{name}/0")["partitions"][0]["leader"] != led["leader"]
 
 
-@pytest.mark.parametrize("protocol", sampled("raft", "isr"))
+@pytest.mark.parametrize("protocol", sampled("isr"))
 def test_copies_are_moved(person: Operator, protocol: str) -> None:
     name = f"moved-{protocol}"
     person.does(f"topic create {name} --replication {protocol}")
@@ -97,7 +97,7 @@ def test_copies_are_moved(person: Operator, protocol: str) -> None:
     assert until_whole(person, name)["partitions"][0]["nodes"] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("protocol", sampled("coordinated"))
+@pytest.mark.parametrize("protocol", sampled())
 def test_a_copy_takes_the_place_of_another(person: Operator, protocol: str) -> None:
     name = f"replaced-{protocol}"
     person.does(f"topic create {name} --replicas 2 --replication {protocol}")
@@ -110,6 +110,7 @@ def test_a_copy_takes_the_place_of_another(person: Operator, protocol: str) -> N
     assert now["leader"] in now["nodes"]
 
 
+@pytest.mark.proof
 def test_a_topic_of_isr_keeps_as_many_copies_as_must_be_in_sync(person: Operator) -> None:
     person.does("topic create kept --replication isr")
     (partition,) = until_whole(person, "kept")["partitions"]

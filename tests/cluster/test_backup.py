@@ -273,6 +273,7 @@ def test_an_object_store_is_a_place_too(servers: str) -> None:
         expect_same(servers, "far", "near", offsets=restored["offsets_kept"])
 
 
+@pytest.mark.proof
 def test_what_cannot_be_done_is_said_in_one_line(person: Person, servers: str, tmp_path: Path) -> None:
     place = str(tmp_path / "place")
     person.types("topic", "create", "lines", "--partitions", "2")
@@ -316,7 +317,7 @@ def until_there(servers: str, topic: str, count: int) -> None:
         sleep(0.05)
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.proof), signal.SIGKILL])
 def test_whoever_is_stopped_goes_on(
     person: Person, servers: str, tmp_path: Path, end: signal.Signals
 ) -> None:
@@ -350,7 +351,7 @@ def test_whoever_is_stopped_goes_on(
     expect_same(servers, name, other, offsets=went_on["offsets_kept"])
 
 
-@pytest.mark.parametrize("replication", sampled("isr"))
+@pytest.mark.parametrize("replication", sampled())
 def test_leaders_that_are_killed_meanwhile_cost_nothing(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
         with GrowingCluster(tmp_path) as cluster:

@@ -21,6 +21,7 @@ def person() -> Iterator[Operator]:
         yield Operator(cluster.bootstrap)
 
 
+@pytest.mark.proof
 def test_new_topics_are_what_the_cluster_says_where_nobody_else_does(person: Operator) -> None:
     person.does("topic create before")
     settings = "num.partitions=4", "default.replication.factor=2", "quorate.replication=coordinated"

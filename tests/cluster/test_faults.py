@@ -142,6 +142,7 @@ def test_rolling_restart(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.proof
 def test_transfers_between_accounts_are_whole_and_done_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with transferred_in(tmp_path) as (cluster, banks), cluster.client() as client:

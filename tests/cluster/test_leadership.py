@@ -118,6 +118,7 @@ class Writer:
             self.failed.append(str(error))
 
 
+@pytest.mark.proof
 def test_a_producer_keeps_its_numbers_while_leaders_change_and_followers_pause(tmp_path: Path) -> None:
     """Called out of order, it would take a new producer epoch, under which nobody knows what is there."""
 

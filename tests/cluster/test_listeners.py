@@ -161,6 +161,7 @@ def test_a_client_does_not_speak_with_whom_it_does_not_trust(cluster: SecuredClu
         client.topics(["any"])
 
 
+@pytest.mark.proof
 def test_a_removed_user_is_disconnected_and_not_let_in_again(cluster: SecuredCluster) -> None:
     def add(password: str) -> str:
         added = quorate(cluster, "user", "add", "bob", "--password-file", "-", given=f"{password}\n")
@@ -238,6 +239,7 @@ def test_commands_for_nodes_go_to_their_listener(cluster: SecuredCluster) -> Non
         cluster.write_access()
 
 
+@pytest.mark.proof
 def test_a_killed_node_comes_back_over_tls(cluster: SecuredCluster) -> None:
     client = SecuredConfluent(cluster.client_settings(ANN, PASSWORD, "SCRAM-SHA-512"))
     client.create("kept")

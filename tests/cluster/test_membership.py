@@ -82,6 +82,7 @@ def test_an_ensemble_grows_by_two_and_shrinks_without_its_leader_while_it_is_wri
     run(main())
 
 
+@pytest.mark.proof
 @pytest.mark.behaviour("YB-12")
 def test_a_node_whose_disk_was_lost_counts_again_when_it_is_replaced(tmp_path: Path) -> None:
     """Before that two nodes do not suffice with it; afterwards they do, and everything is on both."""
@@ -159,6 +160,7 @@ def test_other_nodes_vote_in_the_metadata_group_and_the_first_ones_stop(tmp_path
     run(main())
 
 
+@pytest.mark.proof
 @pytest.mark.behaviour("YB-13")
 def test_a_newcomer_that_hangs_holds_nobody_up_and_can_be_given_up(tmp_path: Path) -> None:
     async def main() -> None:
@@ -186,6 +188,7 @@ def test_a_newcomer_that_hangs_holds_nobody_up_and_can_be_given_up(tmp_path: Pat
     run(main())
 
 
+@pytest.mark.proof
 def test_a_node_that_left_an_ensemble_comes_back_as_somebody_else(tmp_path: Path) -> None:
     """It has forgotten what it promised there, so that none of it may count (rule 4)."""
 
@@ -247,6 +250,7 @@ def test_an_order_that_was_held_up_does_not_undo_a_newer_one(tmp_path: Path) -> 
     run(main())
 
 
+@pytest.mark.proof
 def test_of_two_people_who_change_voters_at_once_the_second_is_refused(tmp_path: Path) -> None:
     """Neither undoes what the other did without having seen it."""
 
@@ -272,6 +276,7 @@ def test_of_two_people_who_change_voters_at_once_the_second_is_refused(tmp_path:
     run(main())
 
 
+@pytest.mark.proof
 def test_a_first_voter_that_hangs_is_forgotten_and_nobody_tries_to_reach_it(tmp_path: Path) -> None:
     """Not even a node whose configuration names it; and it ends when it is back."""
 
@@ -330,6 +335,7 @@ def test_reads_by_every_level(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.proof
 def test_a_node_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
     """Which may take no more than a second, and so does not always succeed where the machine is busy; nor does a
     node then lead for long."""
@@ -359,6 +365,7 @@ def test_a_node_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.proof
 def test_a_leader_that_was_paused_answers_no_read_that_misses_what_others_settled(tmp_path: Path) -> None:
     async def main() -> None:
         async with three_nodes(tmp_path) as (cluster, client):

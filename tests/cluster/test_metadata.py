@@ -102,6 +102,7 @@ def test_replicas_come_with_a_topic_and_go_with_it(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.proof
 def test_a_node_that_was_away_follows_what_it_missed(tmp_path: Path) -> None:
     """It is away for so long that the group's log has been cut: it learns of the deletion from a snapshot."""
 
@@ -159,6 +160,7 @@ def test_topics_are_still_there_after_every_node_was_killed(tmp_path: Path) -> N
     run(main())
 
 
+@pytest.mark.proof
 def test_a_directory_made_anew_as_if_nothing_had_been_promised_does_not_count(tmp_path: Path) -> None:
     """Two of three hold an entry; one is away, the other's disk is lost and made anew without --replaces."""
 
@@ -215,6 +217,7 @@ async def nodes_known(cluster: Cluster, client: Client) -> list[tuple[NodeInfo, 
     return [known for at, known in enumerate(found) if known not in found[:at]]
 
 
+@pytest.mark.proof
 def test_a_replaced_directory_that_comes_back_ends_and_the_newer_one_goes_on(tmp_path: Path) -> None:
     """It comes back beside the newer one, and again where that one was, while that one is away."""
 
@@ -280,6 +283,7 @@ def test_a_current_image_has_whatever_was_settled_before_it_was_asked_for(tmp_pa
     run(main())
 
 
+@pytest.mark.proof
 def test_a_node_that_is_forgotten_while_it_runs_ends(tmp_path: Path) -> None:
     """And is told so when it comes back; with another directory it joins again."""
 
@@ -323,6 +327,7 @@ def expect_forgotten(process: NodeProcess) -> None:
     assert "node 4 was forgotten with `quorate cluster forget`" in process.said()
 
 
+@pytest.mark.proof
 def test_a_node_that_is_replaced_while_it_runs_ends(tmp_path: Path) -> None:
     async def main() -> None:
         with GrowingCluster(tmp_path) as cluster:

@@ -238,6 +238,7 @@ class Flow:
         await cluster.until(so, f"{count} more answers")
 
 
+@pytest.mark.proof
 @pytest.mark.behaviour("LB-4")
 def test_what_was_answered_is_in_the_log_once_whatever_leader_dies(tmp_path: Path) -> None:
     async def main() -> None:
@@ -315,6 +316,7 @@ def test_a_message_that_is_no_text_stops_nobody(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.proof
 def test_a_server_that_comes_back_is_found_and_its_absence_is_told(tmp_path: Path) -> None:
     async def main() -> None:
         async with fed_cluster(tmp_path) as (cluster, client, publisher):

@@ -115,6 +115,7 @@ def test_a_paused_follower_holds_nobody_up_and_catches_up(tmp_path: Path) -> Non
     run(main())
 
 
+@pytest.mark.proof
 def test_a_lost_disk_comes_back_as_another_incarnation_and_is_filled_again(tmp_path: Path) -> None:
     async def main() -> None:
         with cluster_of(tmp_path, partitions=3) as cluster:

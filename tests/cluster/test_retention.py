@@ -206,6 +206,7 @@ async def low_watermark(admin: AdminClient, topic: str, offset: int) -> int:
     return int((await asyncio.wrap_future(deleted)).low_watermark)
 
 
+@pytest.mark.proof
 def test_what_is_too_old_goes_and_what_is_young_stays(tmp_path: Path) -> None:
     async def main() -> None:
         with KeepingCluster(tmp_path) as cluster:

@@ -87,7 +87,14 @@ def test_a_bank_from_its_first_account_to_its_end(table: Shell) -> None:
     assert "There are no tables" in table("list")
 
 
-@pytest.mark.parametrize("replication", ["raft", "coordinated", "isr"])
+@pytest.mark.parametrize(
+    "replication",
+    [
+        "coordinated",
+        pytest.param("raft", marks=pytest.mark.proof),
+        pytest.param("isr", marks=pytest.mark.proof),
+    ],
+)
 def test_groups_of_every_kind(table: Shell, replication: str) -> None:
     name = f"of-{replication}/t"
     table("create", name, "day:str", "data:bytes", "--key", "day", "--replication", replication)
@@ -101,6 +108,7 @@ def test_groups_of_every_kind(table: Shell, replication: str) -> None:
     assert f"is there already, with {replication}" in said
 
 
+@pytest.mark.proof
 def test_what_cannot_be_done_is_said_in_one_line(table: Shell) -> None:
     table("create", "errors/t", "id:int", "text:str", "--key", "id")
     for arguments, expect, why in (

@@ -43,7 +43,7 @@ TEXT = "x" * 1_000_000
 ONE_MORE = Update("counters", (0,), (Add("value", 1),))
 
 
-@pytest.mark.parametrize("replication", sampled("coordinated", "confirm"))
+@pytest.mark.parametrize("replication", sampled("coordinated"))
 def test_compare_and_set_is_exact_while_leaders_are_killed(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
         async with (
@@ -67,7 +67,7 @@ def test_compare_and_set_is_exact_while_leaders_are_killed(tmp_path: Path, repli
     run(main())
 
 
-@pytest.mark.parametrize("replication", sampled("isr"))
+@pytest.mark.parametrize("replication", sampled())
 def test_a_leader_that_hangs_holds_nobody_up_for_long(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
         async with tables_in(tmp_path, replication) as (cluster, bank):
@@ -254,6 +254,7 @@ def test_a_group_that_is_deleted_and_made_anew_is_another_one(tmp_path: Path) ->
     run(main())
 
 
+@pytest.mark.proof
 def test_a_dead_cluster_is_said_to_be_so_in_time(tmp_path: Path) -> None:
     async def main() -> None:
         async with tables_in(tmp_path, "raft") as (cluster, _):

@@ -172,6 +172,7 @@ def test_nodes_never_outlive_a_killed_up(tmp_path: Path) -> None:
             time.sleep(POLL_S)
 
 
+@pytest.mark.proof
 def test_a_node_whose_disk_is_lost_is_left_down_until_it_is_made_anew_and_the_others_go_on(
     tmp_path: Path,
 ) -> None:
@@ -228,6 +229,7 @@ def test_on_a_terminal_a_table_shows_how_the_nodes_are(tmp_path: Path) -> None:
         assert words.encode() in shown
 
 
+@pytest.mark.proof
 def test_a_second_interrupt_kills_a_node_that_hangs(tmp_path: Path) -> None:
     with running(tmp_path / "d", free_row(3)) as up:
         up.until_said("is up: 3 nodes")
@@ -241,6 +243,7 @@ def test_a_second_interrupt_kills_a_node_that_hangs(tmp_path: Path) -> None:
         assert is_gone(hanging)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("has_nohup", [True, False])
 def test_only_with_nohup_it_outlives_its_terminal(tmp_path: Path, has_nohup: bool) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if has_nohup else signal.SIG_DFL)  # Is inherited.
@@ -257,6 +260,7 @@ def test_only_with_nohup_it_outlives_its_terminal(tmp_path: Path, has_nohup: boo
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.proof
 def test_nodes_that_were_formatted_one_by_one_find_each_other(tmp_path: Path) -> None:
     port = free_row(2)
     voters = f"1=127.0.0.1:{port},2=127.0.0.1:{port + 1}"

@@ -92,6 +92,7 @@ def sweep_command(*words: str) -> list[str]:
     return [sys.executable, "-m", "quorate", "sweep", "raft", *words]
 
 
+@pytest.mark.proof
 def test_the_command_runs_without_a_java_of_the_system(tmp_path: Path) -> None:
     words = ("--seeds", "0:4", "--set", "seconds=0.5", "--master", "local[1]", "--tasks", "2")
     done = subprocess.run(
@@ -115,6 +116,7 @@ def test_the_command_runs_without_a_java_of_the_system(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.proof
 def test_an_interrupted_sweep_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     said = tmp_path / "said"
     with said.open("wb") as output:

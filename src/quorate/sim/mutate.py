@@ -178,12 +178,32 @@ def planted(mutant: Mutant) -> Iterator[Path]:
     """A directory that holds the mutated package while this lasts. Raises DoesNotApply."""
     with TemporaryDirectory(prefix=f"quorate-{mutant.name}-") as directory:
         package = Path(directory).resolve() / "quorate"
-        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        _mirror(PACKAGE, package, {PACKAGE / change.file for change in mutant.changes})
         try:
             patching.apply(mutant.changes, package)
         except patching.DoesNotApply as error:
             raise patching.DoesNotApply(f"{mutant.name}.patch: {error}") from error
         yield package.parent
+
+
+def _mirror(source: Path, target: Path, changed: set[Path]) -> None:
+    """Only what will be changed is copied. The rest are links, also to what the interpreter has compiled already:
+    compiling it all again would take longer than most hunts."""
+    target.mkdir()
+    compiled_again = tuple(f"{file.stem}." for file in changed)
+    for entry in source.iterdir():
+        twin = target / entry.name
+        if entry.name == "__pycache__":
+            twin.mkdir()
+            for compiled in entry.iterdir():
+                if not compiled.name.startswith(compiled_again):
+                    (twin / compiled.name).symlink_to(compiled)
+        elif entry in changed:
+            shutil.copyfile(entry, twin)
+        elif any(file.is_relative_to(entry) for file in changed):
+            _mirror(entry, twin, changed)
+        else:
+            twin.symlink_to(entry)
 
 
 # ---- hunting ----
