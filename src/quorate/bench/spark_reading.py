@@ -10,17 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorate.bench.report import Say, at_least, figure, ratios
-from quorate.bench.spark_stage import (
-    CORES,
-    PARTITIONS,
-    REPETITIONS,
-    TOPIC,
-    VALUE_BYTES,
-    Found,
-    cluster_in,
-    fill,
-    session_of,
-)
+from quorate.bench.spark_stage import PARTITIONS, REPETITIONS, VALUE_BYTES, Found, records_on_spark
 from quorate.bench.turns import in_turns, seconds
 
 if TYPE_CHECKING:
@@ -31,12 +21,9 @@ def reads(place: Path, quick: bool, say: Say) -> Found:
     from quorate.bench.spark_ready import READY, Ready
 
     rows_count = 400_000 if quick else 2_000_000
-    with cluster_in(place) as cluster, session_of(CORES) as session:
-        say(f"producing {rows_count:,} records of {VALUE_BYTES} bytes")
-        fill(cluster, rows_count)
+    with records_on_spark(place, rows_count, say) as (session, where):
         session.dataSource.register(Ready)
         shape = {"rows": str(rows_count), "tasks": str(PARTITIONS), "bytes": str(VALUE_BYTES)}
-        where = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": TOPIC}
         ours = session.read.format("quorate").options(**where).load()
         ready = session.read.format(READY).options(**shape).load()
         assert ours.schema == ready.schema
