@@ -8,7 +8,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException
@@ -19,9 +18,6 @@ from quorate.batch import parse_batch_header
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.client import Cluster, Joint
 from quorate.client.partitioning import murmur2
-from quorate.spark.options import parse_write_options
-from quorate.spark.staging import Transaction, stage
-from quorate.spark.writing import abort, commit
 from tests.spark.conftest import TIMEOUT_S, Topic
 from tests.spark.test_batch import numbered
 from tests.spark.test_streaming import finish, leader_of, wait_until
@@ -215,20 +211,6 @@ def test_a_driver_is_fenced_by_a_newer_run_of_its_query(
         old.stop()
     finish(copying(spark, source, target, tmp_path))
     assert target.values(spark) == numbered(10)
-
-
-def test_what_is_in_is_not_undone_by_an_abort(
-    spark: SparkSession, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Spark aborts a batch whose commit it has not heard of, though it is in."""
-    topic = make_topic()
-    options = parse_write_options({"bootstrap": topic.bootstrap, "topic": topic.name})
-    batch = Transaction(f"spark-query-{topic.name}", 0, "run")
-    rows = pa.RecordBatch.from_pydict({"value": [b"in"]})
-    commit(options, [stage(options, batch, [rows], task=0, attempt=0)])
-    abort(options, batch)
-    assert "number 0 is in, and is not undone" in caplog.text
-    assert topic.values(spark) == [b"in"]
 
 
 def test_nobody_waits_for_what_is_over(make_topic: MakeTopic, spark: SparkSession) -> None:

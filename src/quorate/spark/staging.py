@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic, time
 from typing import NamedTuple
@@ -18,7 +17,6 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from quorate.client.encoding import Made, Rows, WrongPartition, encode, partitions_for
-from quorate.client.errors import AttemptOver, CommitFailed
 from quorate.client.joint import Attempt, Joint, NumberIn, Writer
 from quorate.spark.options import WriteOptions, WrongOption
 from quorate.wire.joint import Part
@@ -91,12 +89,6 @@ def stage(
         except NumberIn:
             rows_count += sum(batch.num_rows for batch in coming)
             return Staged(transaction, rows_count, already_in=True)
-        except AttemptOver:
-            # A partition only knows that it is; the coordinator knows whether a newer run is why, and says so.
-            if stager is not None:
-                with suppress(CommitFailed):
-                    joint.renew([stager.attempt])
-            raise
     return Staged(transaction, rows_count, part)
 
 
@@ -106,7 +98,7 @@ class _Stager:
     ) -> None:
         self._options = options
         self._joint = joint
-        self.attempt = attempt
+        self._attempt = attempt
         self._writer: Writer = joint.writer(attempt)
         self._sending = sending
         self._sent: Future[None] | None = None
@@ -158,7 +150,7 @@ class _Stager:
 
     def _send(self, made: list[tuple[str, list[Made]]]) -> None:
         if monotonic() - self._renewed_at > self._options.transaction_timeout_s / RENEW_SHARE:
-            self._joint.renew([self.attempt])
+            self._joint.renew([self._attempt])
             self._renewed_at = monotonic()
         for topic, batches in made:
             for together in _rounds(batches):
