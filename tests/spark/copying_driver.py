@@ -6,7 +6,7 @@ there (`does`). It happens once, for the first who gets there; a file remembers 
 - `driver`: every process of the driver's session ends at once, its Java, Python workers and executors too.
 - `executor`: the Java of the executor that runs this task ends at once.
 - `node`: a process of the cluster, whose number is said, ends at once.
-- `late`: this attempt stands still until somebody else's has been committed, and goes on then.
+- `late`: whoever is there stands still until somebody else's has been committed, and goes on then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quorate.spark.writing import StreamWriter
 
 STEPS = ("planning", "planned", "reading", "staging", "staged", "committing", "committed", "between")
 """Of a micro-batch, in the order in which they come."""
-LATE_S = 60.0
+LATE_S = 120.0
 POLL_S = 0.02
 GIVEN: dict[str, Any] = json.loads(os.environ.get("COPYING_DRIVER", "{}"))
 """This file is a driver's main module: Spark gives it to workers by value, and this with it."""

@@ -62,6 +62,21 @@ class Story:
         settings: dict[str, str] | None = None,
     ) -> int:
         """One driver until all that is there is copied, or until it dies; its exit code."""
+        with self.started(master=master, at=at, does=does, process=process, settings=settings) as driver:
+            return driver.wait(RUN_S)
+
+    @contextmanager
+    def started(
+        self,
+        *,
+        said: str = "said",
+        master: str = "local[2]",
+        at: str = "",
+        does: str = "driver",
+        process: int = 0,
+        settings: dict[str, str] | None = None,
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A driver that is gone at the end of the block. What it says goes to a file of this name."""
         given = {
             "master": master,
             "settings": settings or {},
@@ -79,17 +94,17 @@ class Story:
             "COPYING_DRIVER": json.dumps(given),
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
         }
-        with (self.directory / "said").open("ab") as said:
+        with (self.directory / said).open("ab") as heard:
             driver = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.copying_driver"],
                 cwd=ROOT,
                 env=environment,
-                stdout=said,
-                stderr=said,
+                stdout=heard,
+                stderr=heard,
                 start_new_session=True,
             )
         try:
-            return driver.wait(RUN_S)
+            yield driver
         finally:
             if driver.poll() is None:
                 os.killpg(driver.pid, signal.SIGKILL)
@@ -107,8 +122,8 @@ class Story:
     def noted(self) -> str:
         return self.notes.read_text(encoding="utf-8")
 
-    def said(self) -> str:
-        return (self.directory / "said").read_text(encoding="utf-8")[-4000:]
+    def said(self, name: str = "said") -> str:
+        return (self.directory / name).read_text(encoding="utf-8")[-4000:]
 
     def expect_copied(self, count: int) -> None:
         found = consumed(self.target, PARTITIONS)
@@ -137,6 +152,25 @@ def test_a_driver_that_is_killed_at_any_step_has_written_everything_once_when_it
     assert f"driver {step}" in story.noted()
     assert story.run() == 0, story.said()
     story.expect_copied(count)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("step", ["staging", "committing"])
+def test_of_two_drivers_on_one_checkpoint_the_older_is_fenced_and_everything_is_there_once(
+    story: Story, step: str
+) -> None:
+    """The older stands still in the middle of its batch; the newer writes the same one; then the older goes on."""
+    story.send(400)
+    with story.started(said="older", at=step, does="late") as older:
+        wait_until(lambda: f"late {step}" in story.noted() or older.poll() is not None, "the older driver")
+        assert older.poll() is None, story.said("older")
+        assert story.run() == 0, story.said()
+        assert older.wait(RUN_S) not in (0, -signal.SIGKILL), story.noted()
+    assert "a newer run has begun; stop this one" in story.said("older")
+    story.expect_copied(400)
+    story.send(400, 400)
+    assert story.run() == 0, story.said()
+    story.expect_copied(800)
 
 
 @pytest.mark.proof

@@ -56,6 +56,7 @@ def run(
             "write: micro-batches of a stream, each a transaction; beside them the same into a sink that counts",
             spark_audit.NOTE,
             "sweep: the same seeds with one core and with two, in turns",
-            "tier: from a cluster on the same cores; beside it Spark writes the same rows, from memory, to Parquet",
+            "tier: from a cluster on the same cores, with the start of its query, without that of Spark's session",
+            "tier: beside it Spark writes the same rows, from memory, to Parquet",
         ),
     )

@@ -10,17 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorate.bench.report import Say, at_least, figure, ratios
-from quorate.bench.spark_stage import (
-    CORES,
-    PARTITIONS,
-    REPETITIONS,
-    TOPIC,
-    VALUE_BYTES,
-    Found,
-    cluster_in,
-    fill,
-    session_of,
-)
+from quorate.bench.spark_stage import REPETITIONS, VALUE_BYTES, Found, records_on_spark
 from quorate.bench.turns import in_turns, seconds
 
 if TYPE_CHECKING:
@@ -31,16 +21,15 @@ def reads(place: Path, quick: bool, say: Say) -> Found:
     from quorate.bench.spark_ready import READY, Ready
 
     rows_count = 400_000 if quick else 2_000_000
-    with cluster_in(place) as cluster, session_of(CORES) as session:
-        say(f"producing {rows_count:,} records of {VALUE_BYTES} bytes")
-        fill(cluster, rows_count)
+    with records_on_spark(place, rows_count, say) as (session, where):
         session.dataSource.register(Ready)
-        shape = {"rows": str(rows_count), "tasks": str(PARTITIONS), "bytes": str(VALUE_BYTES)}
-        where = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": TOPIC}
         ours = session.read.format("quorate").options(**where).load()
+        # A partition that is long is read by several.
+        tasks_count = ours.rdd.getNumPartitions()
+        shape = {"rows": str(rows_count), "tasks": str(tasks_count), "bytes": str(VALUE_BYTES)}
         ready = session.read.format(READY).options(**shape).load()
         assert ours.schema == ready.schema
-        assert ours.rdd.getNumPartitions() == ready.rdd.getNumPartitions()
+        assert ready.rdd.getNumPartitions() == tasks_count
         assert ours.count() == ready.count() == rows_count
         sides = {
             "from memory": lambda: seconds(lambda: _dropped(ready)),

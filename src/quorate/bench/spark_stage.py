@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from quorate.batch import encode_records
 from quorate.bench.cluster_kafka import KafkaCluster
-from quorate.bench.report import Claim, Figure
+from quorate.bench.report import Claim, Figure, Say
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +23,8 @@ ROWS_A_BATCH = 1000
 VALUE_BYTES = 100
 DIFFERENT_BATCHES = 64
 TOPIC = "events"
+HEAP = "2g"
+"""Rows that are to come from Spark's memory must fit into it; of the usual gigabyte, less than half is for them."""
 
 Found = tuple[list[Figure], list[Claim]]
 
@@ -31,7 +33,9 @@ Found = tuple[list[Figure], list[Claim]]
 def session_of(cores: int) -> Iterator[SparkSession]:
     from quorate.spark.session import local_session
 
-    with local_session("quorate bench", master=f"local[{cores}]", log_level="off") as session:
+    with local_session(
+        "quorate bench", master=f"local[{cores}]", log_level="off", settings={"spark.driver.memory": HEAP}
+    ) as session:
         yield session
 
 
@@ -45,6 +49,15 @@ def cluster_in(place: Path) -> Iterator[KafkaCluster]:
         asyncio.run(cluster.until_registered())
         cluster.create(TOPIC, "raft", partitions=PARTITIONS)
         yield cluster
+
+
+@contextmanager
+def records_on_spark(place: Path, rows_count: int, say: Say) -> Iterator[tuple[SparkSession, dict[str, str]]]:
+    """A session, and what `format("quorate")` needs to know of a topic with so many records, on the same cores."""
+    with cluster_in(place) as cluster, session_of(CORES) as session:
+        say(f"producing {rows_count:,} records of {VALUE_BYTES} bytes")
+        fill(cluster, rows_count)
+        yield session, {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": TOPIC}
 
 
 def fill(cluster: KafkaCluster, rows_count: int) -> None:

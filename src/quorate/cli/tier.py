@@ -61,7 +61,7 @@ def tier(
     batch: Annotated[
         int,
         typer.Option(metavar="N", min=1, max=BATCH_OFFSETS_MAX, help="Offsets of one commit, at most about."),
-    ] = 2_000_000,
+    ] = 10_000_000,
     master: Annotated[str, typer.Option(metavar="URL", help="Which Spark runs it.")] = "local[*]",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
 ) -> None:

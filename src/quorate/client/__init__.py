@@ -7,6 +7,7 @@ commit (docs/TRANSACTIONS.md). Spark's executors import this room and `wire`,
 and nothing of the server.
 """
 
+from quorate.wire import kio_alone as kio_alone  # isort: skip  # before anything else imports kio
 from quorate.client.aio_tables import AsyncTableGroup
 from quorate.client.cluster import EARLIEST, LATEST, Cluster, Fetched, PartitionInfo, TopicInfo
 from quorate.client.errors import (

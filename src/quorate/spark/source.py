@@ -70,11 +70,7 @@ from quorate.spark.planning import (
     limited,
     read_stream_offset,
 )
-from quorate.spark.table_writing import TableBatchWriter, TableStreamWriter
-from quorate.spark.tables import TableReader, TableStreamReader, check_schema, schema_of
-from quorate.spark.tiered import TieredReader
 from quorate.spark.values import BAD_VALUE, RAW, raw_schema, typed
-from quorate.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +92,10 @@ TYPES: dict[str, DataType] = {
 
 
 class QuorateSource(DataSource):
-    """Found by Spark through the module pyspark_quorate; nobody needs to register it."""
+    """Found by Spark through the module pyspark_quorate; nobody needs to register it.
+
+    A streaming query starts a process of its own to be asked for offsets: it loads what it uses, and no more.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -113,6 +112,8 @@ class QuorateSource(DataSource):
     def schema(self) -> StructType | str:
         """As text where values have a schema: only Spark reads such."""
         if names_table(self.options):
+            from quorate.spark.tables import schema_of
+
             return schema_of(parse_table_options(self.options, writes=False))
         options = self.parsed
         if options.value_format == RAW:
@@ -123,12 +124,20 @@ class QuorateSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if names_table(self.options):
+            from quorate.spark.tables import TableReader
+
             return TableReader(self._table_options(schema), schema)
         self._check(schema)
-        return TieredReader(self.parsed, schema) if self.parsed.lake else BatchReader(self.parsed, schema)
+        if self.parsed.lake:
+            from quorate.spark.tiered import TieredReader
+
+            return TieredReader(self.parsed, schema)
+        return BatchReader(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if names_table(self.options):
+            from quorate.spark.tables import TableStreamReader
+
             return TableStreamReader(self._table_options(schema), schema)
         self._check(schema)
         if self.parsed.ending != LATEST_NAME:
@@ -141,16 +150,26 @@ class QuorateSource(DataSource):
         if overwrite:
             raise WrongOption('rows are added, or put in by key; write with .mode("append")')
         if names_table(self.options):
+            from quorate.spark.table_writing import TableBatchWriter
+
             return TableBatchWriter(parse_table_options(self.options, writes=True), schema)
+        from quorate.spark.writing import BatchWriter
+
         return BatchWriter(parse_write_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """`overwrite` is said in complete mode: each batch's whole result is then appended, as by Kafka's sink."""
         if names_table(self.options):
+            from quorate.spark.table_writing import TableStreamWriter
+
             return TableStreamWriter(parse_table_options(self.options, writes=True), schema)
+        from quorate.spark.writing import StreamWriter
+
         return StreamWriter(parse_write_options(self.options), schema)
 
     def _table_options(self, schema: StructType) -> TableOptions:
+        from quorate.spark.tables import check_schema
+
         options = parse_table_options(self.options, writes=False)
         check_schema(options, schema)
         return options

@@ -28,7 +28,7 @@ from quorate.client.tables import TableGroup
 from quorate.spark.options import TableOptions, WrongOption
 from quorate.spark.staging import Transaction
 from quorate.spark.tables import CHANGE_TYPE, COMMIT_OFFSET, COMMIT_TIMESTAMP, DELETE, describe, open_group
-from quorate.spark.writing import BATCH, QUERY, RUN
+from quorate.spark.writing import check_stream, task_context, transaction_of
 from quorate.tables import (
     ID_BYTES,
     OPERATIONS_COUNT_MAX,
@@ -204,22 +204,13 @@ def insist(group: TableGroup, operations: Sequence[Operation], conditions: Seque
 
 class TableStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: TableOptions, schema: StructType) -> None:
-        if options.app is not None:
-            raise WrongOption("options 'txnAppId' and 'txnVersion' are for batches; a stream numbers its own")
+        check_stream(options.app)
         self.options = options
         self.table = describe(options)
         check_columns(self.table, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        query, batch, run = (context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
-        if not query or not batch or not run:
-            raise RuntimeError("Spark does not tell its tasks which query and batch they are of")
-        transaction = Transaction(f"spark-query-{query}", int(batch), run)
-        return write_rows(self.options, self.table, transaction, iterator)
+        return write_rows(self.options, self.table, transaction_of(task_context()), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         commit(self.options, messages)

@@ -27,7 +27,8 @@ from quorate.spark.tier_source import NAME, TASK_OFFSETS_MAX, TierSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BATCH_OFFSETS = 2_000_000
+BATCH_OFFSETS = 10_000_000
+"""Nothing is held of them but what a task is writing; a batch that fails is read and written again."""
 
 Positions = dict[str, dict[int, int]]
 Told = Callable[[str], None]

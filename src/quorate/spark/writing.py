@@ -34,6 +34,7 @@ from quorate.spark.staging import Staged, Transaction, joint_for, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
 
 LOG = getLogger("quorate.spark")
 QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -70,24 +71,38 @@ def check_schema(options: WriteOptions, schema: StructType) -> None:
             raise WrongOption(f"column {field.name!r} is {kind}, and must be {names}")
 
 
+def check_stream(app: str | None) -> None:
+    """Raises WrongOption."""
+    if app is not None:
+        raise WrongOption("options 'txnAppId' and 'txnVersion' are for batches; a stream numbers its own")
+
+
+def task_context() -> TaskContext:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+def transaction_of(context: TaskContext) -> Transaction:
+    """Of the micro-batch that a task writes."""
+    query, batch, run = (context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
+    if not query or not batch or not run:
+        raise RuntimeError("Spark does not tell its tasks which query and batch they are of")
+    return Transaction(f"spark-query-{query}", int(batch), run)
+
+
 class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(options, schema)
-        if options.app is not None:
-            raise WrongOption("options 'txnAppId' and 'txnVersion' are for batches; a stream numbers its own")
+        check_stream(options.app)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        query, batch, run = (context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
-        if not query or not batch or not run:
-            raise RuntimeError("Spark does not tell its tasks which query and batch they are of")
-        transaction = Transaction(f"spark-query-{query}", int(batch), run)
+        context = task_context()
         task, attempt = context.partitionId(), context.taskAttemptId()
-        return stage(self.options, transaction, iterator, task=task, attempt=attempt)
+        return stage(self.options, transaction_of(context), iterator, task=task, attempt=attempt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         commit(self.options, messages)
@@ -111,10 +126,7 @@ class BatchWriter(DataSourceArrowWriter):
             self.transaction = Transaction(f"spark-batch-{options.app}", options.version, run)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
+        context = task_context()
         task, attempt = context.partitionId(), context.taskAttemptId()
         return stage(self.options, self.transaction, iterator, task=task, attempt=attempt)
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Row
 
 from quorate.spark.lake import File, Lake, LakeTrouble
 from quorate.spark.tier import Tiering
-from quorate.spark.tier_source import write_files
+from quorate.spark.tier_files import write_files
 from tests.unit.spark.test_tier_source import rows
 
 ID, OTHER_ID = "0a" * 16, "0b" * 16

@@ -13,10 +13,11 @@ from pyspark.sql.types import StructType
 
 from quorate.batch import encode_records, stamp
 from quorate.client.ranges import Range
-from quorate.spark import tier_source
+from quorate.spark import tier_files
 from quorate.spark.lake import IN_FILES, File, Lake
 from quorate.spark.source import RangePartition
-from quorate.spark.tier_source import TierSource, write_files
+from quorate.spark.tier_files import write_files
+from quorate.spark.tier_source import TierSource
 from quorate.wire.messages import Api
 from tests.unit.client.scripted import TOPIC_ID, Answer, Frame, ScriptedNode, fetched, metadata
 
@@ -58,8 +59,8 @@ def test_nothing_is_no_file(tmp_path: Path) -> None:
 def test_a_file_that_is_large_enough_is_followed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier_source, "GROUP_BYTES_TARGET", 1)
-    monkeypatch.setattr(tier_source, "FILE_BYTES_TARGET", 1)
+    monkeypatch.setattr(tier_files, "GROUP_BYTES_TARGET", 1)
+    monkeypatch.setattr(tier_files, "FILE_BYTES_TARGET", 1)
     lake = Lake(str(tmp_path))
     files = list(write_files(iter([rows(0, 10), rows(10, 10)]), lake, "events", 0))
     assert [(file.first, file.last) for file in files] == [(0, 9), (10, 19)]
