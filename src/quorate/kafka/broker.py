@@ -224,7 +224,7 @@ class Broker:
 Handler = Callable[[Broker, Call], object]
 
 _HANDLERS: dict[int, Handler] = {
-    Api.PRODUCE: produce.handle,
+    Api.PRODUCE: produce.Producing,
     Api.FETCH: fetch.Fetching,
     Api.LIST_OFFSETS: offsets.handle,
     Api.METADATA: metadata.handle,
