@@ -51,7 +51,7 @@ from quorate.kafka.vouching import Vouching
 from quorate.machine.metadata import METADATA, Topic
 from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.joint import JOINT_API, JOINT_VERSION
-from quorate.wire.messages import VERSIONS, Api, is_served
+from quorate.wire.messages import VERSIONS, Api
 from quorate.wire.opening import TooLarge, opened
 from quorate.wire.tables import TABLES_API, TABLES_SCAN_API, TABLES_VERSION
 
@@ -87,7 +87,6 @@ OPENING_COUNT_MAX = 2
 JUDGING_COUNT_MAX = 2
 """Passwords that are being hashed, over all connections: whoever tries many waits, and nobody else does."""
 
-NO_PARTITION = Partition(bytes(20))
 POLL_S = 0.02
 UNANSWERED_BYTES_MAX = 512 << 20
 """Of writes, over all connections; each has a bound of its own, too."""
@@ -123,23 +122,16 @@ class Broker:
     def handle(self, call: Call) -> None:
         """Raises BadMessage for what is not served."""
         api, version = call.head.api, call.head.version
-        handler = _HANDLERS.get(api)
-        if handler is not None and is_served(api, version):
+        handler = _SERVED.get((api, version))
+        if handler is not None:
             handler(self, call)
-            return
-        if api in (TABLES_API, TABLES_SCAN_API) and version == TABLES_VERSION:
-            tables.handle(self, call)
-            return
-        if (api, version) == (JOINT_API, JOINT_VERSION):
-            joint.handle(self, call)
-            return
-        if handler is None:
-            raise BadMessage("this request is not served here")
-        if api == Api.API_VERSIONS:
+        elif api == Api.API_VERSIONS:
             versions.answer_unsupported(call)
-        else:
+        elif api in _HANDLERS:
             least, greatest = VERSIONS[Api(api)]
             raise BadMessage(f"this version is not served, only {least} to {greatest}")
+        else:
+            raise BadMessage("this request is not served here")
 
     @property
     def is_crowded(self) -> bool:
@@ -175,7 +167,7 @@ class Broker:
     def find(self, topic: Topic | None, number: int) -> Found:
         """Where the leader is asked for: this node must be it."""
         if topic is None or not 0 <= number < len(topic.ensembles):
-            return Found(ErrorCode.unknown_topic_or_partition, NO_PARTITION)
+            return Found(ErrorCode.unknown_topic_or_partition, fetch.NO_PARTITION)
         partition = partition_of(topic.id, number)
         if not self.node.is_leader(partition):
             return Found(ErrorCode.not_leader_or_follower, partition)
@@ -229,11 +221,11 @@ class Broker:
         self.in_turn(tell)
 
 
-Handler = Callable[[Broker, Call], None]
+Handler = Callable[[Broker, Call], object]
 
 _HANDLERS: dict[int, Handler] = {
-    Api.PRODUCE: produce.handle,
-    Api.FETCH: fetch.handle,
+    Api.PRODUCE: produce.Producing,
+    Api.FETCH: fetch.Fetching,
     Api.LIST_OFFSETS: offsets.handle,
     Api.METADATA: metadata.handle,
     Api.FIND_COORDINATOR: coordinators.handle,
@@ -278,3 +270,14 @@ _HANDLERS: dict[int, Handler] = {
     Api.DESCRIBE_QUORUM: describing.handle_quorum,
     Api.DESCRIBE_CLUSTER: describing.handle_cluster,
 }
+
+_SERVED: dict[tuple[int, int], Handler] = {
+    (api, version): _HANDLERS[api]
+    for api, (least, greatest) in VERSIONS.items()
+    for version in range(least, greatest + 1)
+} | {
+    (TABLES_API, TABLES_VERSION): tables.handle,
+    (TABLES_SCAN_API, TABLES_VERSION): tables.handle,
+    (JOINT_API, JOINT_VERSION): joint.handle,
+}
+"""By api and version: our own requests beside Kafka's."""

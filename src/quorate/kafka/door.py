@@ -143,7 +143,8 @@ class Door(asyncio.Protocol):
             self._split(data, self._complete(data) if self._pieces else 0)
         except BadMessage as bad:
             self.turn_away(str(bad))
-        self._hold_back()
+        if self._calls:
+            self._hold_back()
         node.end_turn()
 
     def pause_writing(self) -> None:
@@ -195,21 +196,23 @@ class Door(asyncio.Protocol):
     def _split(self, data: bytes, at: int) -> None:
         end = len(data)
         view = memoryview(data)
-        wanted = _SIZE_BYTES
-        while end - at >= _SIZE_BYTES and self._is_open():
-            size = self._size_at(data, at)
-            start = at + _SIZE_BYTES
-            if size > end - start:
-                wanted += size
-                break
-            at = start + size
+        while at < end:
+            start = stop = at + _SIZE_BYTES
+            if start <= end:
+                stop += self._size_at(data, at)
+            if stop > end:
+                self._keep(data[at:], stop - at)
+                return
+            at = stop
             self._request(bytearray(view[start:at]))
-        if at < end and self._is_open():
-            self._keep(data[at:], wanted)
+            if at < end and not self._is_open():
+                return
 
     def _size_at(self, data: Buffer, at: int) -> int:
         size: int = _SIZE.unpack_from(data, at)[0]
-        bytes_max = sasl.REQUEST_BYTES_MAX if self.is_nobody else REQUEST_BYTES_MAX
+        bytes_max = REQUEST_BYTES_MAX
+        if self.session is not None and not self.session.is_authenticated:
+            bytes_max = sasl.REQUEST_BYTES_MAX
         if not 0 < size <= bytes_max:
             raise BadMessage(f"a request of {size} bytes; at most {bytes_max} are taken")
         return size
@@ -237,7 +240,8 @@ class Door(asyncio.Protocol):
             return
         call = Call(self, read_head(frame), frame)
         if session is None:
-            self._be_patient()
+            if self._patience is not None:
+                self._be_patient()
         elif self.is_nobody and call.head.api not in sasl.BEFORE:
             raise BadMessage(
                 f"request {call.head.api}: nobody has authenticated here; set SASL in the client"

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from quorate.batch import BATCH_MIN, encode_blank, parse_batch_header
-from quorate.core.entry import TOPIC_ID_BYTES, Partition
+from quorate.core.entry import TOPIC_ID_BYTES, Partition, partition_of
+from quorate.host import Hosted
 from quorate.kafka.call import Call
 from quorate.kafka.leader_epochs import end_of_epoch
 from quorate.kafka.stable import aborted_between, stable_end
@@ -27,6 +28,7 @@ from quorate.wire.cursor import Buffer
 from quorate.wire.fetch import (
     FIRST_EPOCH,
     LAST_EPOCH,
+    NO_ERROR,
     NO_OFFSET,
     NO_SESSION,
     READ_COMMITTED,
@@ -46,10 +48,8 @@ PARTITION_BYTES_MAX = 16 << 20
 WAIT_MS_MAX = 5 * 60_000
 READ_TIMEOUT_S = 30.0
 """A read of the disk that has not come back by then is not waited for."""
-
-
-def handle(broker: Broker, call: Call) -> None:
-    Fetching(broker, call)
+NO_PARTITION = Partition(bytes(20))
+"""Of a topic or number that is not known here."""
 
 
 class Part:
@@ -70,14 +70,38 @@ class Part:
 class Fetching:
     """One request, from when it came to when it is answered."""
 
+    __slots__ = (
+        "_asked",
+        "_broker",
+        "_bytes_count",
+        "_bytes_max",
+        "_bytes_min",
+        "_call",
+        "_expired",
+        "_in_loop",
+        "_is_committed",
+        "_is_over",
+        "_is_waiting",
+        "_node",
+        "_parts",
+        "_reading",
+        "_session",
+        "_tells_all",
+        "_timer",
+        "_to_read",
+        "_topics",
+    )
+
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker = broker
+        self._node = node = broker.node
         self._call = call
-        broker.node.metrics.fetch_requests += 1
-        request = call.door.fetch_requests.parse(call.frame, call.head.body_at, call.head.version)
-        error, self._session = call.door.sessions.asked(request)
+        node.metrics.fetch_requests += 1
+        head, door = call.head, call.door
+        request = door.fetch_requests.parse(call.frame, head.body_at, head.version)
+        error, self._session = door.sessions.asked(request)
         if error:
-            call.answer(*encode_response(call.head.version, call.head.correlation, [], error))
+            call.answer(*encode_response(head.version, head.correlation, [], error))
             return
         self._asked = request.topics if self._session is None else self._session.topics()
         self._is_committed = request.isolation == READ_COMMITTED
@@ -87,33 +111,34 @@ class Fetching:
         self._bytes_count = 0
         self._parts: list[Part] = []
         self._topics = self._find_parts()
-        self._to_read = deque([part for part in self._parts if not part.error])
+        self._to_read = deque(self._parts)
         self._reading: Part | None = None
         self._in_loop = False
         self._is_waiting = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
-        wait_ms = min(request.wait_ms, WAIT_MS_MAX)
-        self._expired = wait_ms <= 0 or not self._parts
-        call.abandon = self._end
+        self._expired = request.wait_ms <= 0 or not self._parts
         self._read()
         if not self._is_over:
-            delay_s = READ_TIMEOUT_S if self._expired else wait_ms / 1000
+            call.abandon = self._end
+            delay_s = READ_TIMEOUT_S if self._expired else min(request.wait_ms, WAIT_MS_MAX) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
 
     def _find_parts(self) -> list[list[Part]]:
-        broker = self._broker
-        image = broker.node.metadata.image
+        image = self._node.metadata.image
         by_id = self._call.head.version >= TOPIC_IDS_FROM
         topics = []
         for asked in self._asked:
             topic = image.by_id.get(asked.id) if by_id else image.topics.get(asked.name)
             parts = []
             for wanted in asked.partitions:
-                error, partition = broker.find(topic, wanted.number)
-                if topic is None and by_id:
-                    error = ErrorCode.unknown_topic_id
-                parts.append(Part(wanted, error, partition))
+                if topic is not None and 0 <= wanted.number < len(topic.ensembles):
+                    part = Part(wanted, NO_ERROR, partition_of(topic.id, wanted.number))
+                elif topic is None and by_id:
+                    part = Part(wanted, ErrorCode.unknown_topic_id, NO_PARTITION)
+                else:
+                    part = Part(wanted, ErrorCode.unknown_topic_or_partition, NO_PARTITION)
+                parts.append(part)
             topics.append(parts)
             self._parts += parts
         return topics
@@ -132,28 +157,32 @@ class Fetching:
             self._decide()
 
     def _read_part(self, part: Part) -> None:
+        if part.partition is NO_PARTITION:
+            return
         if part.batches:
             self._bytes_count -= part.batches_bytes
             part.batches, part.batches_bytes = [], 0
-        part.error = self._judge(part)
-        if part.error or part.diverging or part.wanted.offset >= self._end_of(part.partition):
+        hosted = self._node.host.hosted.get(part.partition)
+        part.error = self._judge(part, hosted)
+        if part.error or part.diverging:
+            return
+        assert hosted is not None
+        if part.wanted.offset >= self._end_of(hosted):
             return
         room = min(part.wanted.bytes_max, PARTITION_BYTES_MAX, self._bytes_max - self._bytes_count)
         if room <= 0 and self._bytes_count:
             return
         self._reading = part
         got = partial(self._got, part, room)
-        self._broker.node.fetch(part.partition, part.wanted.offset, max(room, 1), got)
+        self._node.fetch(part.partition, part.wanted.offset, max(room, 1), got)
 
-    def _end_of(self, partition: Partition) -> int:
+    def _end_of(self, hosted: Hosted) -> int:
         """The first offset that this reader does not see yet."""
-        node = self._broker.node
-        return stable_end(node, partition) if self._is_committed else node.commit(partition) + 1
+        return stable_end(hosted) if self._is_committed else hosted.commit + 1
 
-    def _judge(self, part: Part) -> int:
-        node = self._broker.node
-        wanted, partition = part.wanted, part.partition
-        if not node.is_leader(partition):
+    def _judge(self, part: Part, hosted: Hosted | None) -> int:
+        node, wanted, partition = self._node, part.wanted, part.partition
+        if hosted is None or not node.is_leader(partition):
             deleted = node.metadata.image.is_deleted(partition[:TOPIC_ID_BYTES])
             return ErrorCode.unknown_topic_or_partition if deleted else ErrorCode.not_leader_or_follower
         if wanted.leader_epoch >= 0:
@@ -161,12 +190,12 @@ class Fetching:
             if error:
                 return error
         part.log_start = node.log_base(partition) + 1
-        if not part.log_start <= wanted.offset <= node.head(partition) + 1:
+        if not part.log_start <= wanted.offset <= hosted.replica.log.head.offset + 1:
             return ErrorCode.offset_out_of_range
         if wanted.last_epoch >= 0:
             epoch, end = end_of_epoch(node, partition, wanted.last_epoch)
             part.diverging = (epoch, end) if epoch < wanted.last_epoch or end < wanted.offset else None
-        return ErrorCode.none
+        return NO_ERROR
 
     def _got(self, part: Part, room: int, frames: list[Frame], _: int) -> None:
         if self._is_over:
@@ -175,7 +204,8 @@ class Fetching:
         position = part.wanted.offset
         if self._is_committed:
             # A transaction begins with a batch: none is half stable.
-            end = self._end_of(part.partition) if self._broker.node.holds(part.partition) else 0
+            hosted = self._node.host.hosted.get(part.partition)
+            end = 0 if hosted is None else self._end_of(hosted)
             frames = [frame for frame in frames if frame.header.last < end]
         for is_later, frame in enumerate(frames):
             size = len(frame.payload)
@@ -236,24 +266,24 @@ class Fetching:
         self._call.answer(*encode_response(head.version, head.correlation, topics, session=number))
 
     def _fetched(self, part: Part) -> FetchedPartition:
-        node, partition = self._broker.node, part.partition
-        if not part.error and not node.holds(partition):
+        metrics = self._node.metrics
+        hosted = self._node.host.hosted.get(part.partition)
+        if hosted is None and not part.error:
             part.error = ErrorCode.unknown_topic_or_partition  # Deleted meanwhile.
-        metrics = node.metrics
-        if part.error:
+        if hosted is None or part.error:
             metrics.error("fetch", ErrorCode(part.error).name)
             return FetchedPartition(part.wanted.number, part.error)
         metrics.fetch_batches += len(part.batches)
         metrics.fetch_bytes += part.batches_bytes
         return FetchedPartition(
             part.wanted.number,
-            ErrorCode.none,
-            node.commit(partition) + 1,
+            NO_ERROR,
+            hosted.commit + 1,
             part.log_start,
             part.batches,
             part.batches_bytes,
             part.diverging,
-            stable_end(node, partition),
+            stable_end(hosted),
             self._aborted(part) if self._is_committed and part.batches else (),
         )
 
@@ -261,7 +291,7 @@ class Fetching:
         """What of the batches found was aborted, for readers that want to know."""
         header = parse_batch_header(part.batches[-1])
         end = header.base_offset + header.offsets_count
-        return aborted_between(self._broker.node, part.partition, first=part.wanted.offset, end=end)
+        return aborted_between(self._node, part.partition, first=part.wanted.offset, end=end)
 
     def _end(self) -> None:
         self._is_over = True

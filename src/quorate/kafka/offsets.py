@@ -166,8 +166,8 @@ class Listing:
 
     def _end_of(self, partition: Partition) -> int:
         """The first offset that whoever asks does not see."""
-        node = self._broker.node
-        return stable_end(node, partition) if self._is_committed else node.commit(partition) + 1
+        hosted = self._broker.node.host.hosted[partition]
+        return stable_end(hosted) if self._is_committed else hosted.commit + 1
 
     async def _first_at(self, partition: Partition, time_ms: int) -> Place:
         async for header, payload in self._batches(partition):

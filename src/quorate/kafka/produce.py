@@ -76,10 +76,6 @@ _NOT_OPEN: dict[Verdict | None, int] = {
 """What a producer hears of a transaction that its coordinator does not know as open."""
 
 
-def handle(broker: Broker, call: Call) -> None:
-    Producing(broker, call)
-
-
 class Refused(Exception):
     """A batch that cannot be taken: the error code, and why in words."""
 

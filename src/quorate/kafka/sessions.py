@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from quorate.wire.fetch import (
     FIRST_EPOCH,
     LAST_EPOCH,
+    NO_ERROR,
     NO_OFFSET,
     NO_SESSION,
     FetchedPartition,
@@ -57,6 +58,8 @@ class Session:
         self.number = number
         self._next_epoch = FIRST_EPOCH + 1
         self._partitions: dict[Key, Remembered] = {}
+        self._topics: list[WantedTopic] | None = None
+        """As `topics` gives them, until something is other than it was."""
         self._room = room
 
     def is_next(self, epoch: int) -> bool:
@@ -67,6 +70,8 @@ class Session:
 
     def change(self, request: FetchRequest) -> bool:
         """Remember what the request names, and forget what it says; False: there is no room."""
+        if request.topics or request.forgotten:
+            self._topics = None
         for name, topic_id, numbers in request.forgotten:
             for number in numbers:
                 if self._partitions.pop((name, topic_id, number), None) is not None:
@@ -86,11 +91,14 @@ class Session:
 
     def topics(self) -> list[WantedTopic]:
         """All that is wanted: whoever got nothing the longest comes first. A topic may be there several times."""
+        if self._topics is not None:
+            return self._topics
         topics: list[WantedTopic] = []
         for (name, topic_id, _), remembered in self._partitions.items():
             if not topics or (topics[-1].name, topics[-1].id) != (name, topic_id):
                 topics.append(WantedTopic(name, topic_id, []))
             topics[-1].partitions.append(remembered.wanted)
+        self._topics = topics
         return topics
 
     def news(self, name: str, topic_id: bytes, fetched: Iterable[FetchedPartition]) -> list[FetchedPartition]:
@@ -103,6 +111,7 @@ class Session:
                 told.append(each)
             if remembered is not None and each.batches:
                 self._partitions[key] = self._partitions.pop(key)  # It has had its turn.
+                self._topics = None
         return told
 
     def end(self) -> None:
@@ -134,15 +143,16 @@ class Sessions:
     def asked(self, request: FetchRequest) -> tuple[int, Session | None]:
         """An error for the whole request, or the session that it is of; None: it is of none."""
         if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
-            self.end()
+            if self._session is not None:
+                self.end()
             if request.session_epoch == LAST_EPOCH:
-                return ErrorCode.none, None
+                return NO_ERROR, None
             session = Session(self._room.number(), self._room)
             if session.change(request._replace(forgotten=())):
                 self._session = session
             else:
                 session.end()
-            return ErrorCode.none, self._session
+            return NO_ERROR, self._session
         session_now = self._session
         if session_now is None or request.session != session_now.number:
             return ErrorCode.fetch_session_id_not_found, None
@@ -151,7 +161,7 @@ class Sessions:
         if not session_now.change(request):
             self.end()  # Its client begins anew, and is served without one.
             return ErrorCode.fetch_session_id_not_found, None
-        return ErrorCode.none, session_now
+        return NO_ERROR, session_now
 
     def end(self) -> None:
         if self._session is not None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorate.core.entry import Partition
+from quorate.host import Hosted
 from quorate.machine.producers import Producers
 
 if TYPE_CHECKING:
     from quorate.node import Node
 
 
-def stable_end(node: Node, partition: Partition) -> int:
+def stable_end(hosted: Hosted) -> int:
     """The first offset that they do not see: an open transaction begins there, or nothing is settled yet.
 
     What is settled and not applied may open a transaction that nobody knows of yet.
     """
-    hosted = node.host.hosted[partition]
-    if isinstance(hosted.machine, Producers):
-        return hosted.machine.stable_end(hosted.applied.offset + 1)
+    machine = hosted.machine
+    if isinstance(machine, Producers):
+        return machine.stable_end(hosted.applied.offset + 1)
     return hosted.commit + 1
 
 

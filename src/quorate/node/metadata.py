@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from quorate.core.entry import Member, Partition, partition_of
 from quorate.machine.cluster import KNOWN_LEVEL, AlterCluster
@@ -130,7 +130,8 @@ class MetadataClient:
 
     @property
     def image(self) -> Metadata:
-        return cast(Metadata, self._node.host.hosted[METADATA].machine)
+        image: Metadata = self._node.host.hosted[METADATA].machine  # type: ignore[assignment]
+        return image
 
     @property
     def controller(self) -> int:

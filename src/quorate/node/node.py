@@ -50,7 +50,7 @@ from quorate.node.overseers import Overseers
 from quorate.node.peers import Peers
 from quorate.node.reports import Reports
 from quorate.node.requests import NatsStatus, Status
-from quorate.node.retention import Retention, first_of, wall_ms
+from quorate.node.retention import Retention, start_of, wall_ms
 from quorate.node.scrubber import Scrubber
 from quorate.node.statuses import status_of
 from quorate.node.tls import Security
@@ -442,7 +442,8 @@ class Node(Speaker):
     def log_base(self, partition: Partition) -> int:
         """The offset just below the first one that readers see: what need not be kept may still be there."""
         base: int = self.host.hosted[partition].replica.log.base.offset
-        return max(base, first_of(self, partition) - 1)
+        start = start_of(self, partition)
+        return base if start is None else max(base, start.first - 1)
 
     def commit(self, partition: Partition) -> int:
         return self.host.hosted[partition].commit

@@ -112,12 +112,6 @@ def start_of(node: Node, partition: Partition) -> Start | None:
     return None if topic is None or not topic.starts else topic.starts.get(number_of(partition))
 
 
-def first_of(node: Node, partition: Partition) -> int:
-    """The first offset that readers may see."""
-    start = start_of(node, partition)
-    return 0 if start is None else start.first
-
-
 def start_log(node: Node, topic: Topic, number: int) -> None:
     """Let the replica here know what of its log need not be kept."""
     start = topic.starts.get(number)

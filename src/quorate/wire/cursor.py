@@ -171,3 +171,12 @@ class Cursor:
 
     def _ends(self) -> BadMessage:
         return BadMessage(f"the message ends at byte {self.end}, inside a field")
+
+
+def after_tags(buffer: Buffer, at: int) -> int:
+    """Where what follows the tagged fields at `at` starts; for who needs no cursor otherwise."""
+    if at < len(buffer) and not buffer[at]:
+        return at + 1
+    cursor = Cursor(buffer, at, elements_max=REQUEST_ELEMENTS_MAX)
+    cursor.skip_tags()
+    return cursor.at

@@ -19,12 +19,16 @@ from typing import NamedTuple
 
 from quorate.batch import BATCH_MIN, LENGTH_EXCLUDES
 from quorate.wire.cursor import REQUEST_ELEMENTS_MAX, BadMessage, Buffer, Cursor
-from quorate.wire.messages import Api, is_flexible
+from quorate.wire.messages import FLEXIBLE_FROM, SIZE_BYTES, Api, is_flexible
 from quorate.wire.writing import NO_TAGS, array, request_head, sealed, string, uvarint
 
+NO_ERROR = 0
+"""As ErrorCode.none, without asking the enumeration on every fetch."""
 NO_EPOCH = -1
 NO_OFFSET = -1
 CONSUMER = -1
+NO_REPLICA = -1
+"""No other one is preferred."""
 NO_SESSION = 0
 FIRST_EPOCH = 0
 """Of a session that is to begin."""
@@ -43,8 +47,10 @@ _HEAD = struct.Struct(">iiibii")
 """What a request begins with: its numbers. Until 14 that of a replica comes first."""
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
-_ANSWER = struct.Struct(">ib4xhi")
-"""What a flexible answer begins with, its size left out."""
+_ANSWER = struct.Struct(">iib4xhi")
+"""What a flexible answer begins with: its size, correlation, no tagged fields, no throttle time, error, session."""
+_OLDER_ANSWER = struct.Struct(">ii4x")
+_OLDER_SESSION = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihqq")
 _PLAIN = struct.Struct(">ihqqqbi")
 """A flexible one of which nothing is aborted; no other replica is preferred."""
@@ -122,32 +128,39 @@ def parse_request(frame: Buffer, at: int, version: int) -> FetchRequest:
 class Requests:
     """Those of one connection: what one names is mostly what the one before named, and is not read again then."""
 
-    __slots__ = ("_named", "_named_bytes", "_version")
+    __slots__ = ("_named", "_named_as", "_version")
 
     def __init__(self) -> None:
         self._version = -1
-        self._named_bytes = b""
+        self._named_as = b""
+        """The bytes that said so."""
         self._named: Named = [], []
 
     def parse(self, frame: Buffer, at: int, version: int) -> FetchRequest:
         """As `parse_request`."""
-        cursor = Cursor(frame, at, elements_max=REQUEST_ELEMENTS_MAX)
-        head = _OLDEST_HEAD if version < 7 else _OLDER_HEAD if version <= 14 else _HEAD
-        wait_ms, bytes_min, bytes_max, isolation, *session = cursor.numbers(head)
-        if cursor.end - cursor.at > NAMED_BYTES_MAX:
-            named = _parse_named(cursor, version)
+        head = _HEAD if version > 14 else _OLDER_HEAD if version >= 7 else _OLDEST_HEAD
+        named_at = at + head.size
+        named_bytes = len(frame) - named_at
+        if named_bytes < 0:
+            raise BadMessage(f"the message ends at byte {len(frame)}, inside a field")
+        if named_bytes > NAMED_BYTES_MAX:
+            topics, forgotten = _parse_named(frame, named_at, version)
         else:
-            named_bytes = bytes(frame[cursor.at :])
-            if version != self._version or named_bytes != self._named_bytes:
-                self._named = _parse_named(cursor, version)
-                self._named_bytes = named_bytes
+            named = frame[named_at:]
+            if version != self._version or named != self._named_as:
+                self._named = _parse_named(frame, named_at, version)
+                self._named_as = bytes(named)
                 self._version = version
-            named = self._named
-        number, epoch = session or (NO_SESSION, LAST_EPOCH)
-        return FetchRequest(wait_ms, bytes_min, bytes_max, named[0], isolation, number, epoch, named[1])
+            topics, forgotten = self._named
+        if version < 7:
+            wait_ms, bytes_min, bytes_max, isolation = head.unpack_from(frame, at)
+            return FetchRequest(wait_ms, bytes_min, bytes_max, topics, isolation, forgotten=forgotten)
+        wait_ms, bytes_min, bytes_max, isolation, session, epoch = head.unpack_from(frame, at)
+        return FetchRequest(wait_ms, bytes_min, bytes_max, topics, isolation, session, epoch, forgotten)
 
 
-def _parse_named(cursor: Cursor, version: int) -> Named:
+def _parse_named(frame: Buffer, at: int, version: int) -> Named:
+    cursor = Cursor(frame, at, elements_max=REQUEST_ELEMENTS_MAX)
     flexible = is_flexible(Api.FETCH, version)
     topics = []
     for _ in range(_count(cursor, flexible)):
@@ -179,18 +192,18 @@ def encode_response(
     session: int = NO_SESSION,
 ) -> tuple[list[Buffer], int]:
     """The response as buffers to be sent one after the other, its size included, and how long they are."""
-    flexible = is_flexible(Api.FETCH, version)
+    flexible = version >= FLEXIBLE_FROM[Api.FETCH]
     buffers: list[Buffer] = []
-    out = first = bytearray(4)
     batches_bytes = heads_bytes = 0
     if flexible:
-        out += _ANSWER.pack(correlation, 0, error, session)
+        out = bytearray(_ANSWER.pack(0, correlation, 0, error, session))
+        out += uvarint(len(topics) + 1)
     else:
-        out += _I32.pack(correlation)
-        out += bytes(4)  # throttle time
+        out = bytearray(_OLDER_ANSWER.pack(0, correlation))
         if version >= 7:
-            out += struct.pack(">hi", error, session)
-    out += array(len(topics), flexible=flexible)
+            out += _OLDER_SESSION.pack(error, session)
+        out += _I32.pack(len(topics))
+    first = out
     for topic in topics:
         out += topic.id if version >= TOPIC_IDS_FROM else string(topic.name, flexible=flexible)
         out += array(len(topic.partitions), flexible=flexible)
@@ -212,27 +225,26 @@ def encode_response(
         buffers.append(out)
         heads_bytes += len(out)
     size = heads_bytes + batches_bytes
-    sealed(first, size - len(first))
+    _I32.pack_into(first, 0, size - SIZE_BYTES)
     return buffers, size
 
 
 def _fetched_head(fetched: FetchedPartition, version: int, flexible: bool) -> bytes:
     number, error, high_watermark, log_start, _, batches_bytes, _, last_stable, aborted = fetched
     if flexible and not aborted:
-        return _PLAIN.pack(number, error, high_watermark, last_stable, log_start, 1, -1) + uvarint(
-            batches_bytes + 1
-        )
+        plain = _PLAIN.pack(number, error, high_watermark, last_stable, log_start, 1, NO_REPLICA)
+        return plain + uvarint(batches_bytes + 1)
     parts = [_PARTITION.pack(number, error, high_watermark, last_stable)]
     if version >= 5:
-        parts.append(_I64.pack(fetched.log_start))
-    parts.append(array(len(fetched.aborted), flexible=flexible))
-    for producer_id, first in fetched.aborted:
+        parts.append(_I64.pack(log_start))
+    parts.append(array(len(aborted), flexible=flexible))
+    for producer_id, first in aborted:
         parts.append(_ABORTED.pack(producer_id, first))
         if flexible:
             parts.append(NO_TAGS)
     if version >= 11:
-        parts.append(_I32.pack(-1))  # no other replica is preferred
-    parts.append(array(fetched.batches_bytes, flexible=flexible))
+        parts.append(_I32.pack(NO_REPLICA))
+    parts.append(array(batches_bytes, flexible=flexible))
     return b"".join(parts)
 
 

@@ -16,10 +16,11 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.response_header.v0.header import ResponseHeader as PlainResponseHeader
 from kio.serial import entity_writer
 
-from quorate.wire.cursor import REQUEST_ELEMENTS_MAX, BadMessage, Buffer, Cursor
+from quorate.wire.cursor import REQUEST_ELEMENTS_MAX, BadMessage, Buffer, Cursor, after_tags
 from quorate.wire.entities import entity_reader
 
 SIZE_BYTES = 4
+NO_NAME = -1
 
 
 class Api(IntEnum):
@@ -194,7 +195,8 @@ class Request(NamedTuple):
     body: Any
 
 
-_REQUEST_HEAD = struct.Struct(">hhi")
+_REQUEST_HEAD = struct.Struct(">hhih")
+"""The last number is how long the client's name is, which follows."""
 _FLEXIBLE = frozenset(
     (int(api), version)
     for api, (least, greatest) in VERSIONS.items()
@@ -229,12 +231,22 @@ def read_head(frame: Buffer) -> RequestHead:
     An api or version that is not served may have tagged fields in its header; `body_at` is right only for
     those that are.
     """
-    cursor = Cursor(frame, elements_max=REQUEST_ELEMENTS_MAX)
-    api, version, correlation = cursor.numbers(_REQUEST_HEAD)
-    client_id = cursor.string(flexible=False)
+    end, name_at = len(frame), _REQUEST_HEAD.size
+    if end < name_at:
+        raise BadMessage(f"the message ends at byte {end}, inside a field")
+    api, version, correlation, name_bytes = _REQUEST_HEAD.unpack_from(frame)
+    client_id, at = None, name_at
+    if name_bytes != NO_NAME:
+        at += name_bytes
+        if not name_at <= at <= end:
+            raise BadMessage(f"a client's name of {name_bytes} bytes, {end - name_at} are left")
+        try:
+            client_id = str(frame[name_at:at], "utf-8")
+        except UnicodeDecodeError:
+            raise BadMessage("the client's name is not UTF-8") from None
     if (api, version) in _FLEXIBLE:
-        cursor.skip_tags()
-    return RequestHead(api, version, correlation, client_id, cursor.at)
+        at = after_tags(frame, at)
+    return RequestHead(api, version, correlation, client_id, at)
 
 
 def decode_request(frame: Buffer) -> Request:

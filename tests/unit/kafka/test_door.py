@@ -15,7 +15,7 @@ from quorate.kafka.call import CROWDED
 from quorate.node import Node
 from quorate.wire import fetch
 from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
-from quorate.wire.messages import Api, decode_response
+from quorate.wire.messages import VERSIONS, Api, decode_response
 from tests.unit.kafka.harness import Connection, Served, produce_values, serve, until
 
 VERSIONS_ASKED = {"client_software_name": "test", "client_software_version": "1"}
@@ -312,7 +312,8 @@ def test_a_bug_in_a_request_costs_its_connection_and_not_the_node(
             await connection.create("topic")
             with monkeypatch.context() as patched:
                 patched.setattr(offsets.Listing, "_answer", buggy)
-                patched.setitem(broker._HANDLERS, Api.METADATA, buggy)
+                newest = (Api.METADATA, VERSIONS[Api.METADATA][1])
+                patched.setitem(broker._SERVED, newest, buggy)
                 for api, values in ((Api.LIST_OFFSETS, LATEST), (Api.METADATA, ALL_TOPICS)):
                     async with await served.connect() as other:
                         await other.send(other.request(api, values))

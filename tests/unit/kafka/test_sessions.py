@@ -87,6 +87,21 @@ def test_who_got_something_waits_behind_the_others(tmp_path: Path) -> None:
     serve(tmp_path, test)
 
 
+def test_who_got_something_waits_behind_the_others_though_the_client_names_nothing_new(
+    tmp_path: Path,
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.create("t", partitions=2)
+            session = (await ask(connection, 0, 0, {0: 1, 1: 1})).session
+            for epoch, (number, order) in enumerate(((0, [0]), (1, [1, 0])), start=1):
+                await connection.produce("t", encode_records([(None, b"value")]), partition=number)
+                found = await ask(connection, session, epoch, {})
+                assert [each for each, _ in found.partitions] == order
+
+    serve(tmp_path, test)
+
+
 def test_a_session_that_is_not_there_or_a_request_out_of_turn_is_an_error_of_the_whole(
     tmp_path: Path,
 ) -> None:
