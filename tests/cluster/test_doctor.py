@@ -37,8 +37,6 @@ FOUND_TIMEOUT_S = 90.0
 OF_THIS_MACHINE = {"disk-filling", "clocks-apart"}
 """Its disk may be nearly full, whoever tests; and where it is busy, one answer may come late."""
 
-ODD_NODE, OLDER_NODE = (Path(__file__).with_name(name) for name in ("odd_node.py", "older_node.py"))
-
 Found = dict[str, dict[str, Any]]
 
 
@@ -323,53 +321,6 @@ def test_a_transaction_that_a_client_leaves_open(tmp_path: Path) -> None:
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
-
-
-@pytest.mark.proof
-def test_machines_and_versions_that_differ(tmp_path: Path) -> None:
-    """Node 2 is of another version, its clock is ahead, and its disk nearly full; node 3 knows a level less."""
-    sign = tmp_path / "odd"
-    sign.write_text('{"version": "0.0.9", "ahead_ms": 90000, "free_share": 0.02}', encoding="utf-8")
-
-    async def main() -> None:
-        cluster = ProxiedCluster(tmp_path)
-        cluster.nodes[2].command = (sys.executable, str(ODD_NODE), str(sign))
-        cluster.nodes[3].command = (sys.executable, str(OLDER_NODE))
-        async with cluster, cluster.client() as client:
-            await started(cluster, client)
-            found = await finds(cluster, "versions-differ", "levels-differ")
-            assert "node 2: 0.0.9" in found["versions-differ"]["what"]
-            assert found["levels-differ"]["nodes"] == [3]
-            assert (await of_machines(cluster, 2)) == {
-                ("disk-filling", "critical"),
-                ("clocks-apart", "warning"),
-            }
-            sign.write_text('{"version": "0.0.9", "free_share": 0.1}', encoding="utf-8")
-            assert (await of_machines(cluster, 2)) - {("clocks-apart", "warning")} == {
-                ("disk-filling", "warning")
-            }
-            sign.unlink()
-            for node in (2, 3):
-                assert cluster.nodes[node].stop() == 0
-                cluster.nodes[node].command = cluster.nodes[1].command
-                cluster.nodes[node].start()
-            found = await finds(cluster, "level-behind")
-            (pasted,) = found["level-behind"]["commands"]
-            await asyncio.to_thread(subprocess.run, [sys.executable, "-m", *pasted.split()], check=True)
-            await finds_nothing(cluster, but=("node-restarted",))
-            expect_no_traceback(*cluster.nodes.values())
-
-    run(main())
-
-
-async def of_machines(cluster: ProxiedCluster, node: int) -> set[tuple[str, str]]:
-    """What is found of that node's disk and clock, and how bad it is."""
-    _, findings = await asyncio.to_thread(looked_at, cluster.bootstrap)
-    return {
-        (each["id"], each["severity"])
-        for each in findings
-        if each["id"] in OF_THIS_MACHINE and node in each["nodes"]
-    }
 
 
 @pytest.mark.proof
