@@ -116,6 +116,25 @@ async def four_nodes(directory: Path) -> AsyncIterator[Moving]:
         await Moving(cluster, client, writers).types("cluster alter --reset quorate.moving.rate")
 
 
+def test_copies_move_though_the_operators_node_is_killed(tmp_path: Path) -> None:
+    """A sample of what follows: all four protocols, one kill while copies are made."""
+
+    async def main() -> None:
+        async with (
+            written_to(tmp_path, value_bytes=VALUE_BYTES, more_count=50) as (cluster, writers),
+            cluster.client() as client,
+        ):
+            cluster.join(4, client)
+            await cluster.until_registered(client)
+            moving = Moving(cluster, client, writers)
+            await moving.types("cluster replace 3 --with 4 --no-wait")
+            await moving.struck(await leading(cluster, client))
+            await moving.until_still()
+            assert await moving.held() == {1: 8, 2: 8, 3: 0, 4: 8}
+
+    run(main())
+
+
 @pytest.mark.proof
 def test_a_node_is_added_and_gets_its_share_and_is_drained_and_decommissioned(tmp_path: Path) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What a person orders besides moves, and whoever has to do with it is killed: leaders, votes, lost disks.
+"""What a person orders besides moves, and whoever has to do with it is killed: leaders, copies fewer, votes, disks.
 
 Operations are struck at each stage, under load, with topics of all four protocols in one cluster. What stands in
 the end is compared with what was acknowledged, and every copy with every other (fault_support.py); the same order,
@@ -10,9 +10,10 @@ are, one that gives, one that gets, and the command itself:
 | add and replace a copy; more copies; drain; rebalance; replace a node | test_moves.py, `ORDERS` |
 | decommission | test_moves.py |
 | the command itself, of each of these | test_moves.py, `COMMANDS` |
-| call off, slow down | test_moves.py |
+| slow down | test_moves.py |
 | another kind of replication, called off, too | test_turning.py |
-| transfer leadership, elect the preferred leaders; votes; a new disk | here |
+| transfer leadership, elect the preferred leaders; promote and demote; votes; a new disk | here |
+| remove a copy; fewer copies; call off what moves | here |
 | key compaction | test_compaction.py |
 | backup and restore | test_backup.py |
 """
@@ -25,13 +26,16 @@ import signal
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
+from quorate.bench.cluster_processes import START_TIMEOUT_S
+from quorate.client import AsyncTableGroup, ClientError
 from quorate.core.entry import Partition, partition_of
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import BadRequest, NotDone, OutcomeUnknown
-from tests.cluster.fault_support import written_to
+from tests.cluster.fault_support import transferred_in, written_to
 from tests.cluster.growing import held_by
 from tests.cluster.support import run
 from tests.cluster.test_faults import expect_new_life, leading
@@ -44,6 +48,11 @@ MORE_COUNT = 60
 """Acknowledged of each topic between two kills."""
 OPERATED = "coordinated"
 """Its operator chooses who leads."""
+PROMOTED = "confirm"
+"""Its leaders are promoted and demoted; those of the others hand over."""
+ORDER_TIMEOUT_S = 5.0
+REMOVING = ("as it is ordered", "while it cannot be settled", "as it can be settled")
+FEWER = {"a copy less": "topic remove {kind} --node 3", "fewer copies": "topic alter {kind} --replicas 2"}
 
 
 # --- leaders ---
@@ -130,6 +139,152 @@ def test_whoever_is_killed_while_preferred_leaders_are_elected(tmp_path: Path) -
                     command.wait()
                 for kind in elected:
                     await moving.types(f"topic elect {kind}")
+
+    run(main())
+
+
+async def table_order(moving: Moving, verb: str, kind: str, id_: bytes, target: int) -> None:
+    """Given once, whatever comes of it."""
+    if verb == "transfer":
+        await ends(moving.client.transfer(partition_of(id_, 0), 0 if kind == OPERATED else target))
+        return
+    with suppress(ClientError):
+        async with AsyncTableGroup(moving.cluster.bootstrap, kind, timeout_s=ORDER_TIMEOUT_S) as group:
+            await (group.demote() if verb == "demote" else group.promote(target))
+
+
+async def comes_about(moving: Moving, kind: str, target: int) -> None:
+    """A busy group has more than who is promoted, and says NAY unless its leader has just stopped: typed again."""
+    deadline = monotonic() + START_TIMEOUT_S
+    to = "" if kind == OPERATED else f" --to {target}"
+    lines = [f"topic transfer {kind}{to}"]
+    if kind == PROMOTED:
+        lines = [f"table demote {kind}", f"table promote {kind} --node {target}"]
+    while any([(done := await asyncio.to_thread(moving.person.types, line)).returncode for line in lines]):
+        assert monotonic() < deadline, done.stderr
+
+
+async def struck_while(moving: Moving, verb: str, kind: str, victim: str, stage: str) -> None:
+    """A group of tables gets another leader; one of both, or who leads the metadata group, is killed meanwhile."""
+    (group,) = (await moving.client.image(1, (kind,), current=True)).topics
+    source = await moving.cluster.leader(moving.client, partition_of(group.id, 0))
+    target = next(node for node in moving.cluster.nodes if node != source)
+    operator = await leading(moving.cluster, moving.client)
+    hit = {"operator": operator, "source": source, "target": target}[victim]
+    heir, is_held = moving.cluster.nodes[target], stage == HANDING_OVER[1]
+    if is_held:
+        heir.send(signal.SIGSTOP)
+    try:
+        order = asyncio.create_task(table_order(moving, verb, kind, group.id, target))
+        if stage == HANDING_OVER[2]:
+            await order
+        else:
+            await asyncio.sleep(0)  # It is on its way.
+        moving.cluster.nodes[hit].kill()
+    finally:
+        if is_held and hit != target:
+            heir.send(signal.SIGCONT)
+    moving.cluster.nodes[hit].start()
+    await moving.go_on()
+    await order
+    await moving.cluster.until_registered(moving.client)
+    await comes_about(moving, kind, target)
+
+
+@pytest.mark.parametrize("stage", HANDING_OVER)
+def test_whoever_is_killed_while_leaders_of_tables_are_promoted_and_demoted(
+    tmp_path: Path, stage: str
+) -> None:
+    """`quorate table promote` and `demote` are orders of `confirm`; leaders of the other three hand over."""
+
+    async def main() -> None:
+        async with transferred_in(tmp_path) as (cluster, banks), cluster.client() as client:
+            moving = Moving(cluster, client, banks)
+            for kind in REPLICATIONS:
+                for verb in ("demote", "promote") if kind == PROMOTED else ("transfer",):
+                    for victim in VICTIMS:
+                        await struck_while(moving, verb, kind, victim, stage)
+
+    run(main())
+
+
+# --- fewer copies ---
+
+
+@pytest.mark.parametrize("stage", REMOVING)
+@pytest.mark.parametrize("name", FEWER)
+def test_whoever_is_killed_while_copies_are_removed(tmp_path: Path, name: str, stage: str) -> None:
+    """One of three copies goes. Of the two that stay both are needed, so with one cut off nothing is settled."""
+
+    async def main() -> None:
+        async with (
+            written_to(tmp_path, more_count=MORE_COUNT) as (cluster, writers),
+            cluster.client() as client,
+        ):
+            moving = Moving(cluster, client, writers)
+            for hit in cluster.nodes:
+                await moving.types("cluster transfer --to 1")
+                if stage != REMOVING[0]:
+                    cluster.cut_off(2)
+                    await moving.go_on()  # So node 2 has less than it needs to count without node 3.
+                for kind in REPLICATIONS:
+                    await moving.types(f"{FEWER[name].format(kind=kind)} --no-wait")
+                if stage != REMOVING[0]:
+                    assert await moving.changing() == set(REPLICATIONS), "settled without node 2"
+                if stage == REMOVING[2]:
+                    cluster.heal()
+                cluster.nodes[hit].kill()
+                cluster.nodes[hit].start()
+                cluster.heal()
+                await moving.go_on()
+                await cluster.until_registered(client)
+                for kind in REPLICATIONS:
+                    await moving.types(FEWER[name].format(kind=kind))
+                await moving.until_still()
+                assert sum((await moving.held()).values()) == 16
+                await moving.go_on()
+                for kind in REPLICATIONS:
+                    await moving.types(f"topic alter {kind} --replicas 3")
+                await moving.go_on()
+
+    run(main())
+
+
+# --- what is called off ---
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("line", ["cluster stop-moves", "topic cancel {kind}"], ids=["all", "each"])
+def test_whoever_is_killed_while_moves_are_called_off(tmp_path: Path, line: str, stage: str) -> None:
+    """Node 3's copies are on their way to node 4, and stay where they are, unless they are there already."""
+
+    async def main() -> None:
+        async with four_nodes(tmp_path) as moving:
+            before = await moving.held()
+            for victim in VICTIMS:
+                operator = await leading(moving.cluster, moving.client)
+                hit = {"operator": operator, "source": 3, "target": 4}[victim]
+                await moving.holds_back(True)
+                for kind in REPLICATIONS:
+                    await moving.types(f"topic replace {kind} --node 3 --with 4 --no-wait")
+                assert await moving.changing() == set(REPLICATIONS)
+                if stage != STAGES[0]:
+                    await moving.go_on()
+                if stage == STAGES[2]:
+                    await moving.holds_back(False)
+                lines = dict.fromkeys(line.format(kind=kind) for kind in REPLICATIONS)
+                commands = [moving.begins(each) for each in lines]
+                await moving.struck(hit)
+                for command in commands:
+                    command.wait()
+                for each in lines:
+                    await moving.types(each)
+                assert await moving.changing() == set()
+                if stage == STAGES[2]:
+                    for kind in REPLICATIONS:
+                        await moving.types_again(f"topic replace {kind} --node 4 --with 3")
+                assert await moving.held() == before
+                await moving.go_on()
 
     run(main())
 

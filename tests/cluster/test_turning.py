@@ -140,6 +140,28 @@ def test_a_turn_is_called_off_again_and_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("is_away", [True, False], ids=["before it is called off", "as it is called off"])
+def test_whoever_is_killed_a_turn_is_called_off(tmp_path: Path, is_away: bool) -> None:
+    async def main() -> None:
+        async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
+            person = Person(cluster, client)
+            for shift, which in enumerate(VICTIMS, 1):
+                hit = cluster.nodes[await person.victim(which, REPLICATIONS[shift])]
+                await person.orders(shifted(shift))
+                if is_away:
+                    hit.kill()
+                await person.orders(shifted(0))
+                if not is_away:
+                    hit.kill()
+                await go_on(writers)
+                hit.start()
+                await cluster.until_registered(client)
+                await person.until_turned(shifted(0))
+
+    run(main())
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize("shift", [1, 2, 3])
 def test_groups_of_tables_turn_too(tmp_path: Path, shift: int) -> None:
     turns = shifted(shift)
