@@ -145,7 +145,10 @@ def handle_heartbeat(broker: Broker, call: Call) -> None:
         instance = getattr(request, "group_instance_id", None)
         error = group.heartbeat(time.monotonic(), request.member_id, instance, request.generation_id)
     except Refused as refused:
-        error = refused.error
+        # Whoever has yet to load the group cannot tell, and not every client (aiokafka, for one) knows that error
+        # of a heartbeat: as Kafka does, let the member go on until the next.
+        is_loading = refused.error == ErrorCode.coordinator_load_in_progress
+        error = ErrorCode.none if is_loading else refused.error
     call.answer_with({"throttle_time": timedelta(0), "error_code": error})
 
 

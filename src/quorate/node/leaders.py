@@ -64,6 +64,10 @@ class Leaders:
                 self._heard[partition] = (epoch, sender)
                 self._node.metadata.leaders_version += 1
 
+    def lost(self, node: int) -> None:
+        """It is silent, or in another life: what it said there does not count any more."""
+        self._said.pop(node, None)
+
     def says_so(self, node: int, partition: Partition) -> bool:
         """Whether that node says that it leads a partition which others look after (`is_told`)."""
         if node == self._node.id:
@@ -84,7 +88,8 @@ class Leaders:
             silent_count += 1
             self._is_stale = repeat = silent_count >= REPEAT_COUNT
             if led != said or repeat:
-                if led or said:
+                if led != said or self._to_be_told:
+                    # Also that it is nothing: others may know what was led here before this node was restarted.
                     parcel = Parcel(None, Member(self._node.id, self._node.incarnation), Leads(led))
                     for peer in self._node.peers:
                         self._node.send(peer, parcel)

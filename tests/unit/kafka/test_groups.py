@@ -9,10 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from quorate.batch import encode_records
 from quorate.core.entry import Partition
+from quorate.kafka.group_coordinator import Coordinator
 from quorate.machine.groups import Groups
 from quorate.node.exposition import exposition
 from quorate.wire.messages import VERSIONS, Api
@@ -267,6 +269,24 @@ def test_before_there_is_a_home_nobody_coordinates(tmp_path: Path) -> None:
         async with await served.connect() as connection:
             assert (await Somebody(connection).join()).error_code == ErrorCode.coordinator_not_available
             assert await commit(connection, 1) == ErrorCode.coordinator_not_available
+
+    serve(tmp_path, test)
+
+
+def test_a_member_goes_on_while_its_group_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every client knows what to make of a heartbeat that came too early."""
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await prepared(served, connection)
+            anna = Somebody(connection)
+            await anna.join()
+            await anna.sync({anna.id: b"all"})
+            with monkeypatch.context() as loading:
+                loading.setattr(Coordinator, "_epoch", lambda coordinator, partition: None)
+                assert await anna.heartbeat() == NONE
+                assert (await anna.sync()).error_code == ErrorCode.coordinator_load_in_progress
+            assert await anna.heartbeat() == NONE
 
     serve(tmp_path, test)
 
