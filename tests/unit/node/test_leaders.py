@@ -1,8 +1,9 @@
-"""What nodes say to each other of whom they lead: also that it is nothing, and only for the life they said it in."""
+"""What nodes say to each other of what they lead: also that it is nothing, and for one life only."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ PARTITION = partition_of(TOPIC, 0)
 OTHER = 2
 
 
-def a_node(sent: list[tuple[int, Parcel]]) -> Any:
+def a_node(send: Callable[[int, Parcel], None]) -> Any:
     """Just started: it leads nothing, and there is an overseen topic that it may have led before."""
     overseen = SimpleNamespace(
         id=TOPIC, ensembles=[(Member(1, 1), Member(OTHER, 1))], is_overseen=lambda number: True
@@ -39,28 +40,29 @@ def a_node(sent: list[tuple[int, Parcel]]) -> Any:
         metadata=SimpleNamespace(image=image, leaders_version=0),
         host=SimpleNamespace(hosted={}),
         is_leader=lambda partition: False,
-        send=lambda peer, parcel: sent.append((peer, parcel)),
+        send=send,
     )
 
 
 def test_a_node_that_leads_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else others would go by what it said before it was restarted, and nobody would be elected in its place."""
     monkeypatch.setattr(leaders, "TELL_EVERY_S", 0.0)
-    sent: list[tuple[int, Parcel]] = []
 
-    async def until_said() -> None:
-        saying = asyncio.create_task(leaders.Leaders(a_node(sent)).run())
+    async def first_said() -> tuple[int, Parcel]:
+        said: asyncio.Queue[tuple[int, Parcel]] = asyncio.Queue()
+        node = a_node(lambda peer, parcel: said.put_nowait((peer, parcel)))
+        saying = asyncio.create_task(leaders.Leaders(node).run())
         async with asyncio.timeout(10.0):
-            while not sent:
-                await asyncio.sleep(0)
+            first = await said.get()
         saying.cancel()
+        return first
 
-    asyncio.run(until_said())
-    assert (sent[0][0], sent[0][1].message) == (OTHER, Leads(()))
+    peer, parcel = asyncio.run(first_said())
+    assert (peer, parcel.message) == (OTHER, Leads(()))
 
 
 def test_what_a_node_said_is_over_with_its_life() -> None:
-    told = leaders.Leaders(a_node([]))
+    told = leaders.Leaders(a_node(lambda peer, parcel: None))
     told.heard(OTHER, Leads(((PARTITION, 3),)))
     assert told.says_so(OTHER, PARTITION)
     told.lost(OTHER)
