@@ -102,6 +102,9 @@ def test_same_seed_gives_the_same_story() -> None:
             1776
         ),  # An heir was given up by time, unsaid, since nobody was there to hear it: no bug, a false alarm.
         Case(153),  # A reader asked for what a snapshot took the place of meanwhile.
+        Case(
+            340
+        ),  # Only those who were leaving had the entry that said so, and nobody could promote one of them.
     ],
     ids=str,
 )

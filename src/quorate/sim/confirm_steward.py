@@ -260,7 +260,7 @@ class ConfirmSteward(Steward):
         found = []
         for node in self.world.setup.holders[partition]:
             hosted = self.world.hosted(node, partition)
-            if hosted is not None and hosted.replica.is_voter:
+            if hosted is not None and (hosted.replica.is_voter or hosted.replica.is_leaving):
                 found.append(node)
         return found
 

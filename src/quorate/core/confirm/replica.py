@@ -322,7 +322,7 @@ class Replica(raft.Replica):
             return "it is being promoted already"
         if not self.counts:
             return "this replica does not count until it is joined again"
-        if not self.is_voter:
+        if not self.is_voter and not self.is_leaving:
             return f"this replica is asynchronous: {self.membership}"
         return "" if self.can_lead() else "its log has damage, or a snapshot is being put in its place"
 
