@@ -34,6 +34,8 @@ from tests.cluster.test_faults import FULL_NODE, LARGE_BYTES, SMALL_SEGMENTS, da
 pytestmark = pytest.mark.cluster
 
 FOUND_TIMEOUT_S = 90.0
+NEWER = (sys.executable, "-m", "quorate.kafka")
+ODD_NODE, OLDER_NODE = (Path(__file__).with_name(name) for name in ("odd_node.py", "older_node.py"))
 OF_THIS_MACHINE = {"disk-filling", "clocks-apart"}
 """Its disk may be nearly full, whoever tests; and where it is busy, one answer may come late."""
 
@@ -223,20 +225,42 @@ def test_the_same_damage_on_every_copy_is_named(tmp_path: Path) -> None:
             while not all(has_sealed_segments(node.directory) for node in cluster.nodes.values()):
                 assert monotonic() < deadline
                 await asyncio.to_thread(write, cluster.bootstrap, "events", 20, LARGE_BYTES)
+            # What was flushed last and is damaged at once is taken for torn: nothing says yet that it was.
+            await until_flushed(cluster, client, "events")
+            await asyncio.to_thread(write, cluster.bootstrap, "events", 1)
+            await until_flushed(cluster, client, "events")
             for node in cluster.nodes.values():
                 node.kill()
                 assert damage(node.directory) >= 1
             for node in cluster.nodes.values():
                 node.start()
+            await cluster.until_registered(client)
             found = (await finds(cluster, "every-copy-damaged"))["every-copy-damaged"]
             assert (found["severity"], found["partitions"]) == ("critical", ["events/0"])
             assert "cannot be read on any copy that is there" in found["what"]
-            assert any(
-                "every copy of these entries is damaged" in node.said() for node in cluster.nodes.values()
-            )
+
+            async def said() -> bool | None:
+                words = "every copy of these entries is damaged"
+                return any(words in node.said() for node in cluster.nodes.values()) or None
+
+            await cluster.until(said, "a node to say so")
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
+
+
+async def until_flushed(cluster: ProxiedCluster, client: Client, topic: str) -> None:
+    """Every copy has everything on its disk."""
+    (found,) = (await client.image(1, (topic,))).topics
+
+    async def flushed() -> bool | None:
+        held = held_by(await cluster.answers(client), partition_of(found.id, 0)).values()
+        leader = next((copy for copy in held if copy.role == "leader"), None)
+        if leader is None or leader.commit != leader.head.offset:
+            return None
+        return set(leader.in_sync) == set(cluster.nodes) or None
+
+    await cluster.until(flushed, "every copy to be flushed")
 
 
 def has_sealed_segments(directory: Path) -> bool:
@@ -381,3 +405,58 @@ def test_certificates_that_end_soon(tmp_path: Path) -> None:
         assert any(each["where"] == f"{listener}.tls.cert" for each in found)
     assert {each["severity"] for each in found} == {"critical"}
     assert all("ends in 2 days" in each["what"] or "hours" in each["what"] for each in found)
+
+
+@pytest.mark.proof
+def test_machines_and_versions_that_differ(tmp_path: Path) -> None:
+    """Node 2 is of another version, its clock is ahead, and its disk nearly full; node 3 knows a level less.
+
+    A new cluster goes by what its first leader knows, and who knows less does not start: all begin as older ones.
+    """
+    sign = tmp_path / "odd"
+    sign.write_text('{"version": "0.0.9", "ahead_ms": 90000, "free_share": 0.02}', encoding="utf-8")
+
+    async def main() -> None:
+        cluster = ProxiedCluster(tmp_path)
+        for process in cluster.nodes.values():
+            process.command = (sys.executable, str(OLDER_NODE))
+        async with cluster, cluster.client() as client:
+            await started(cluster, client)
+            await install(cluster, client, 1, NEWER)
+            await install(cluster, client, 2, (sys.executable, str(ODD_NODE), str(sign)))
+            found = await finds(cluster, "versions-differ", "levels-differ")
+            assert "node 2: 0.0.9" in found["versions-differ"]["what"]
+            assert found["levels-differ"]["nodes"] == [3]
+            await finds_of_machine(cluster, 2, ("disk-filling", "critical"), ("clocks-apart", "warning"))
+            sign.write_text('{"version": "0.0.9", "free_share": 0.1}', encoding="utf-8")
+            await finds_of_machine(cluster, 2, ("disk-filling", "warning"))
+            sign.unlink()
+            for node in (2, 3):
+                await install(cluster, client, node, NEWER)
+            found = await finds(cluster, "level-behind")
+            assert not found.keys() & {"versions-differ", "levels-differ"}
+            (pasted,) = found["level-behind"]["commands"]
+            await asyncio.to_thread(subprocess.run, [sys.executable, "-m", *pasted.split()], check=True)
+            await finds_nothing(cluster, but=("node-restarted",))
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+async def install(cluster: ProxiedCluster, client: Client, node: int, command: tuple[str, ...]) -> None:
+    process = cluster.nodes[node]
+    assert process.stop() == 0, process.said()
+    process.command = command
+    process.start()
+    await cluster.until_registered(client)
+
+
+async def finds_of_machine(cluster: ProxiedCluster, node: int, *wanted: tuple[str, str]) -> None:
+    """Asked until this is found of that node's disk and clock, as bad as that."""
+    deadline = monotonic() + FOUND_TIMEOUT_S
+    while True:
+        _, findings = await asyncio.to_thread(looked_at, cluster.bootstrap)
+        found = {(each["id"], each["severity"]) for each in findings if node in each["nodes"]}
+        if found >= set(wanted):
+            return
+        assert monotonic() < deadline, f"{wanted} are not all in {findings}"

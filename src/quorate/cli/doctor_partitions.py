@@ -64,11 +64,18 @@ def _leaderless(facts: Facts) -> Iterator[Finding]:
             continue
         if why := why_never_led(facts.image, place.topic, place.number, facts.statuses):
             yield _lost(facts, place, why)
-        elif not facts.earlier or facts.found_earlier.leader(place.partition) is None:
+        elif _is_leaderless(facts, place):
             away = tuple(node for node in _counting(facts, place) if node not in facts.statuses)
             alike.setdefault((away, place.topic.is_tables), []).append(place)
     for (away, _), places in alike.items():
         yield _nobody_leads(facts, away, places)
+
+
+def _is_leaderless(facts: Facts, place: Place) -> bool:
+    """And was so in the earlier look: it is no election."""
+    if facts.found.leader(place.partition) is not None:
+        return False
+    return not facts.earlier or facts.found_earlier.leader(place.partition) is None
 
 
 def _lost(facts: Facts, place: Place, why: str) -> Finding:
@@ -254,8 +261,7 @@ def _damaged(facts: Facts) -> Iterator[Finding]:
     for place in facts.partitions():
         held = facts.found.held(place.partition)
         nodes = _counting(facts, place)
-        copies = [held[node].faulty for node in nodes if node in held]
-        nowhere = _in_all(copies)
+        nowhere = _in_all(_not_there(facts, place, [held[node] for node in nodes if node in held]))
         if nowhere:
             yield _damaged_everywhere(place, nowhere, tuple(node for node in nodes if node not in held))
             continue
@@ -302,8 +308,20 @@ def _damaged_everywhere(place: Place, ranges: Ranges, away: tuple[int, ...]) -> 
     )
 
 
+def _not_there(facts: Facts, place: Place, copies: Sequence[ReplicaStatus]) -> list[Ranges]:
+    """What is damaged in each copy; where nobody leads, also what it lacks of the furthest, and gives nobody.
+
+    Where somebody leads, what its log does not have was never settled, and the others' damage there is cut.
+    """
+    if not copies or not _is_leaderless(facts, place):
+        return [copy.faulty for copy in copies]
+    end = max(copy.head.offset for copy in copies)
+    behind = [((copy.head.offset + 1, end),) if copy.head.offset < end else () for copy in copies]
+    return [copy.faulty + lacks for copy, lacks in zip(copies, behind, strict=True)]
+
+
 def _in_all(copies: Sequence[Ranges]) -> Ranges:
-    """What is damaged in every one of them."""
+    """What is damaged, or lacks, in every one of them."""
     if not copies or not all(copies):
         return ()
     common = copies[0]

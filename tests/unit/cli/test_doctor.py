@@ -400,6 +400,23 @@ def test_what_another_copy_has_is_mended_and_what_none_has_is_named() -> None:
     assert "something of the metadata group cannot be read" in metadata.what
 
 
+def test_a_copy_that_lacks_what_the_others_cannot_read_does_not_have_it() -> None:
+    """It was killed before it had that, or before it knew that it had: its log ends below."""
+    ends = EntryId(1, 24)
+    some = with_copy(with_copy(well(), 2, faulty=((20, 29),)), 3, faulty=((10, 26),))
+    lacking = with_copy(led_by_nobody(some), 1, head=ends)
+    nowhere = found(lacking)
+    assert "copy-damaged" not in nowhere, "that would say that another copy has it"
+    assert "offsets 25..26 cannot be read on any copy that is there" in nowhere["every-copy-damaged"].what
+    has_it = with_copy(led_by_nobody(some), 1, head=EntryId(1, 26))
+    assert "every-copy-damaged" not in found(has_it)
+    electing = replace(lacking, earlier=some.earlier)
+    assert "every-copy-damaged" not in found(electing), "who comes to lead says what counts"
+    led = with_copy(some, 1, head=ends)
+    assert "every-copy-damaged" not in found(led), "what the leader lacks was never settled"
+    assert "every-copy-damaged" not in found(led_by_nobody(well())), "nothing is damaged"
+
+
 def test_a_transaction_that_holds_readers_back_can_be_given_up() -> None:
     facts = with_copy(without(a_group_of_tables(well()), 2, 3), 1, commit=100, unsettled_s=42.0)
     finding = found(facts)["unsettled"]
