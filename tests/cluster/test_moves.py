@@ -127,8 +127,11 @@ def test_copies_move_though_the_operators_node_is_killed(tmp_path: Path) -> None
             cluster.join(4, client)
             await cluster.until_registered(client)
             moving = Moving(cluster, client, writers)
+            await moving.holds_back(True)
             await moving.types("cluster replace 3 --with 4 --no-wait")
+            assert await moving.changing() == set(REPLICATIONS)
             await moving.struck(await leading(cluster, client))
+            await moving.holds_back(False)
             await moving.until_still()
             assert await moving.held() == {1: 8, 2: 8, 3: 0, 4: 8}
 

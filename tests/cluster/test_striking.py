@@ -51,6 +51,8 @@ OPERATED = "coordinated"
 PROMOTED = "confirm"
 """Its leaders are promoted and demoted; those of the others hand over."""
 ORDER_TIMEOUT_S = 5.0
+UNDER_WAY_S = 0.05
+"""So long after an order was given somebody is killed, if it is not done by then."""
 REMOVING = ("as it is ordered", "while it cannot be settled", "as it can be settled")
 FEWER = {"a copy less": "topic remove {kind} --node 3", "fewer copies": "topic alter {kind} --replicas 2"}
 
@@ -81,7 +83,7 @@ async def handed_over(moving: Moving, partition: Partition, topic: str, victim: 
         if stage == HANDING_OVER[2]:
             await order
         else:
-            await asyncio.sleep(0)  # It is sent.
+            await asyncio.wait({order}, timeout=UNDER_WAY_S)
         moving.cluster.nodes[hit].kill()
     finally:
         if is_held and hit != target:
@@ -179,7 +181,7 @@ async def struck_while(moving: Moving, verb: str, kind: str, victim: str, stage:
         if stage == HANDING_OVER[2]:
             await order
         else:
-            await asyncio.sleep(0)  # It is on its way.
+            await asyncio.wait({order}, timeout=UNDER_WAY_S)
         moving.cluster.nodes[hit].kill()
     finally:
         if is_held and hit != target:

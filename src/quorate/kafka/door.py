@@ -196,7 +196,7 @@ class Door(asyncio.Protocol):
     def _split(self, data: bytes, at: int) -> None:
         end = len(data)
         view = memoryview(data)
-        while at < end:
+        while at < end and self._is_open():
             start = stop = at + _SIZE_BYTES
             if start <= end:
                 stop += self._size_at(data, at)
@@ -205,8 +205,6 @@ class Door(asyncio.Protocol):
                 return
             at = stop
             self._request(bytearray(view[start:at]))
-            if at < end and not self._is_open():
-                return
 
     def _size_at(self, data: Buffer, at: int) -> int:
         size: int = _SIZE.unpack_from(data, at)[0]

@@ -64,10 +64,6 @@ class Leaders:
                 self._heard[partition] = (epoch, sender)
                 self._node.metadata.leaders_version += 1
 
-    def lost(self, node: int) -> None:
-        """It is silent, or in another life: what it said there does not count any more."""
-        self._said.pop(node, None)
-
     def says_so(self, node: int, partition: Partition) -> bool:
         """Whether that node says that it leads a partition which others look after (`is_told`)."""
         if node == self._node.id:
@@ -81,7 +77,7 @@ class Leaders:
     async def run(self) -> None:
         """Until cancelled."""
         said: tuple[tuple[bytes, int], ...] = ()
-        silent_count = 0
+        silent_count = REPEAT_COUNT
         while True:
             await asyncio.sleep(TELL_EVERY_S)
             led = self._to_tell()

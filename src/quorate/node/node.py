@@ -563,7 +563,6 @@ class Node(Speaker):
             watcher(hosted.partition)
 
     def _suspected(self, peer: int) -> None:
-        self._leaders.lost(peer)
         self.overseers.suspect(peer)
 
     def _led(self, hosted: Hosted) -> None:

@@ -8,7 +8,7 @@ from quorate.core import commands, confirm, effects, events
 from quorate.core.confirm.messages import AppendEntries, AppendResponse, GoneRequest, GoneResponse, Row, Says
 from quorate.core.confirm.voting import Voting
 from quorate.core.effects import Outcome
-from quorate.core.entry import Promote, Quorums
+from quorate.core.entry import Header, Kind, Membership, Promote, Quorums
 from tests.unit.core.confirm_kit import (
     MANUAL,
     Bench,
@@ -176,6 +176,21 @@ def test_an_asynchronous_replica_is_not_promoted() -> None:
     ordered = bench.command(commands.Promote(7))
     assert outcomes(ordered) == [(7, Outcome.REFUSED)]
     assert reasons(ordered) == ["this replica is asynchronous: {n1,n2,n3} learners {n4}"]
+
+
+@pytest.mark.behaviour("TT-12")
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_a_replica_that_leaves_is_promoted_until_that_is_settled(is_settled: bool) -> None:
+    """Perhaps only those who go know of it, and the others can elect nobody without them."""
+    bench = following("1-0P", tuning=MANUAL)
+    without = Header(1, 1, kind=Kind.CONTROL, control=Membership((N1, N3)))
+    bench.receive(N1, AppendEntries(1, at("1-0"), 1 if is_settled else 0, (without,)))
+    bench.persist()
+    assert bench.replica.me == N2
+    assert not bench.replica.is_voter
+    ordered = bench.command(commands.Promote(7))
+    assert outcomes(ordered) == ([(7, Outcome.REFUSED)] if is_settled else [])
+    assert bench.replica.role.name == ("follower" if is_settled else "candidate")
 
 
 @pytest.mark.behaviour("TT-12")

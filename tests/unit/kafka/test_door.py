@@ -174,6 +174,36 @@ def test_acks_0_gets_no_answer_and_a_failure_ends_the_connection(tmp_path: Path)
     serve(tmp_path, test)
 
 
+def test_nothing_behind_a_request_that_ended_the_connection_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it was cut: the bad one comes in two pieces, and a good one with the second."""
+    kept: list[int] = []
+    keep = door.Door._keep
+
+    def noted(self: door.Door, data: bytes, wanted: int) -> None:
+        kept.append(wanted)
+        keep(self, data, wanted)
+
+    monkeypatch.setattr(door.Door, "_keep", noted)
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection, await served.connect() as other:
+            await other.create("topic")
+            batch = encode_records([(None, b"value")])
+            bad = connection.request(Api.PRODUCE, produce_values("nowhere", batch, acks=0))
+            good = connection.request(Api.PRODUCE, produce_values("topic", batch, acks=0))
+            kept.clear()
+            await connection.send(bad[:20])
+            await until(lambda: bool(kept))
+            await connection.send(bad[20:] + good)
+            assert await connection.is_closed()
+            await other.ask(Api.PRODUCE, produce_values("topic", batch))
+            assert len(await fetched_values(other, "topic")) == 1
+
+    serve(tmp_path, test)
+
+
 async def fetched_values(connection: Connection, topic: str) -> list[bytes]:
     found = await connection.fetch(topic, 1, wait_ms=5000)
     return [bytes(batch) for batch in found.batches]

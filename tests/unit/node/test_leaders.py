@@ -1,4 +1,4 @@
-"""What nodes say to each other of what they lead: also that it is nothing, and for one life only."""
+"""What nodes say to each other of what they lead: also that it is nothing."""
 
 from __future__ import annotations
 
@@ -61,11 +61,9 @@ def test_a_node_that_leads_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert (peer, parcel.message) == (OTHER, Leads(()))
 
 
-def test_what_a_node_said_is_over_with_its_life() -> None:
+def test_the_last_that_a_node_said_counts() -> None:
     told = leaders.Leaders(a_node(lambda peer, parcel: None))
     told.heard(OTHER, Leads(((PARTITION, 3),)))
     assert told.says_so(OTHER, PARTITION)
-    told.lost(OTHER)
-    assert not told.says_so(OTHER, PARTITION)
     told.heard(OTHER, Leads(()))
     assert not told.says_so(OTHER, PARTITION)
