@@ -97,7 +97,7 @@ def test_copies_are_moved(person: Operator, protocol: str) -> None:
     assert until_whole(person, name)["partitions"][0]["nodes"] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("protocol", sampled())
+@pytest.mark.parametrize("protocol", sampled("coordinated"))
 def test_a_copy_takes_the_place_of_another(person: Operator, protocol: str) -> None:
     name = f"replaced-{protocol}"
     person.does(f"topic create {name} --replicas 2 --replication {protocol}")

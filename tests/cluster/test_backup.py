@@ -351,7 +351,7 @@ def test_whoever_is_stopped_goes_on(
     expect_same(servers, name, other, offsets=went_on["offsets_kept"])
 
 
-@pytest.mark.parametrize("replication", sampled())
+@pytest.mark.parametrize("replication", sampled("isr"))
 def test_leaders_that_are_killed_meanwhile_cost_nothing(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
         with GrowingCluster(tmp_path) as cluster:

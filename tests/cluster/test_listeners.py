@@ -161,7 +161,6 @@ def test_a_client_does_not_speak_with_whom_it_does_not_trust(cluster: SecuredClu
         client.topics(["any"])
 
 
-@pytest.mark.proof
 def test_a_removed_user_is_disconnected_and_not_let_in_again(cluster: SecuredCluster) -> None:
     def add(password: str) -> str:
         added = quorate(cluster, "user", "add", "bob", "--password-file", "-", given=f"{password}\n")

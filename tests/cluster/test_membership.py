@@ -82,7 +82,6 @@ def test_an_ensemble_grows_by_two_and_shrinks_without_its_leader_while_it_is_wri
     run(main())
 
 
-@pytest.mark.proof
 @pytest.mark.behaviour("YB-12")
 def test_a_node_whose_disk_was_lost_counts_again_when_it_is_replaced(tmp_path: Path) -> None:
     """Before that two nodes do not suffice with it; afterwards they do, and everything is on both."""

@@ -8,7 +8,7 @@ import pytest
 
 from quorate.sim.faults import PROFILES
 from quorate.sim.run import Verdict, run_seed, run_seeds
-from tests.simulation.test_seeds import ONE_KIND, chunks, expect_nothing_broken
+from tests.simulation.test_seeds import ONE_KIND, ONE_KIND_PROOF, chunks, expect_nothing_broken
 
 SAMPLE = 20
 PROOF = 2_000
@@ -37,6 +37,12 @@ def test_nothing_is_broken_under_all_faults(seeds: range) -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_nothing_is_broken_under_one_kind_of_fault(profile: str) -> None:
     expect_nothing_broken(run_seeds(range(ONE_KIND), protocol="coordinated", faults=profile))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("profile", PROFILES)
+def test_proof_of_one_kind_of_fault(profile: str) -> None:
+    expect_nothing_broken(run_seeds(range(ONE_KIND, ONE_KIND_PROOF), protocol="coordinated", faults=profile))
 
 
 def test_nothing_is_broken_without_faults() -> None:

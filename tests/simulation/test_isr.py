@@ -8,7 +8,7 @@ import pytest
 
 from quorate.sim.faults import PROFILES
 from quorate.sim.run import Verdict, run_seed, run_seeds
-from tests.simulation.test_seeds import ONE_KIND, chunks, expect_nothing_broken
+from tests.simulation.test_seeds import ONE_KIND, ONE_KIND_PROOF, chunks, expect_nothing_broken
 
 SAMPLE = 20
 PROOF = 2_000
@@ -46,6 +46,12 @@ def test_nothing_is_broken_where_controllers_compete_and_die() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_nothing_is_broken_under_one_kind_of_fault(profile: str) -> None:
     expect_nothing_broken(run_seeds(range(ONE_KIND), protocol="isr", faults=profile))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("profile", PROFILES)
+def test_proof_of_one_kind_of_fault(profile: str) -> None:
+    expect_nothing_broken(run_seeds(range(ONE_KIND, ONE_KIND_PROOF), protocol="isr", faults=profile))
 
 
 def test_nobody_falls_out_of_sync_without_faults() -> None:

@@ -20,7 +20,7 @@ EACH = 3
 """One of so many is planted in every run, and all of them in a proof."""
 
 
-def planted() -> list[Any]:
+def sampled() -> list[Any]:
     params = []
     for number, name in enumerate(mutate.names()):
         marks = [PROMISES[name]] if name in PROMISES else []
@@ -30,7 +30,7 @@ def planted() -> list[Any]:
     return params
 
 
-@pytest.mark.parametrize("name", planted())
+@pytest.mark.parametrize("name", sampled())
 def test_the_killing_seed_catches_it(name: str, rewrite: bool) -> None:
     if rewrite and (found := mutate.hunt(name)) is not None:
         mutate.record_seed(name, found.seed)
@@ -43,7 +43,7 @@ def test_the_killing_seed_catches_it(name: str, rewrite: bool) -> None:
     assert caught.invariant in mutant.caught_by, caught.detail
 
 
-@pytest.mark.parametrize("name", planted())
+@pytest.mark.parametrize("name", sampled())
 def test_without_it_the_killing_seed_violates_nothing(name: str) -> None:
     mutant = mutate.describe(name)
     verdict = run_seed(

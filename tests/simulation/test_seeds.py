@@ -15,6 +15,7 @@ CHUNK = 5
 PROOF_CHUNK = 100
 ONE_KIND = 1
 """Worlds for each kind of fault by itself, beside those with all of them at once."""
+ONE_KIND_PROOF = 20
 WITHOUT_MEMBERSHIP = ",".join(name for name in PROFILES if name != "membership")
 
 

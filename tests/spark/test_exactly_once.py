@@ -123,7 +123,7 @@ class Story:
         return self.notes.read_text(encoding="utf-8")
 
     def said(self, name: str = "said") -> str:
-        return (self.directory / name).read_text(encoding="utf-8")[-4000:]
+        return (self.directory / name).read_text(encoding="utf-8")
 
     def expect_copied(self, count: int) -> None:
         found = consumed(self.target, PARTITIONS)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from quorate.batch import encode_records, with_producer
 from quorate.bench.report import Claim, Figure, Say, at_least
+from quorate.bench.spark_stage import session_of
 from quorate.bench.turns import seconds
 from quorate.bench.wal_store import OpenStore
 from quorate.core.entry import Member
 from quorate.host.replicas import ReplicaRecord, encode_record
 from quorate.machine.producers import SEQUENCES_COUNT
-from quorate.spark.session import local_session
 
 if TYPE_CHECKING:
     from quorate.audit.places import Place
@@ -43,7 +43,7 @@ def audits(place: Path, quick: bool, say: Say) -> tuple[list[Figure], list[Claim
     say(f"writing {COPIES} copies of a log of {size_mib} MiB")
     places = _written(place, size_mib << 20)
     rates = []
-    with local_session("quorate bench", master=f"local[{CORES}]", log_level="off") as session:
+    with session_of(CORES) as session:
 
         def once() -> int:
             report = audit(session, places, lambda _: None)

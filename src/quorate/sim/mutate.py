@@ -1,7 +1,7 @@
-"""Known bugs of real systems, planted into a copy of this package and hunted with the simulator.
+"""Known bugs of real systems, planted into a twin of this package and hunted with the simulator.
 
 A mutant is a patch under `mutants/`: a preamble for people and for the hunt, then a unified diff against the
-package. Production code has no switches for any of them; each lives only in a temporary copy, which runs in
+package. Production code has no switches for any of them; each lives only in a temporary twin, which runs in
 processes of its own. A mutant that survives is news: an invariant, a fault or the workload is missing.
 """
 
@@ -188,7 +188,7 @@ def planted(mutant: Mutant) -> Iterator[Path]:
 
 def _mirror(source: Path, target: Path, changed: set[Path]) -> None:
     """Only what will be changed is copied. The rest are links, also to what the interpreter has compiled already:
-    compiling it all again would take longer than most hunts."""
+    compiling it all again would take longer than most hunts. Who edits the package meanwhile is hunting in that."""
     target.mkdir()
     compiled_again = tuple(f"{file.stem}." for file in changed)
     for entry in source.iterdir():
