@@ -295,7 +295,7 @@ def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
                 command.startswith("quorate table promote bank --node")
                 for command in found["partition-leaderless"]["commands"]
             )
-            await asyncio.to_thread(person.brings_about, f"table promote bank --node {leads}")
+            await asyncio.to_thread(promote, person, f"table promote bank --node {leads}")
             async with AsyncTableGroup(cluster.bootstrap, "bank", timeout_s=FOUND_TIMEOUT_S) as bank:
                 await bank.execute(CreateTable(COUNTERS), Insert("counters", (1, 0)))
                 cluster.nodes[follows].send(signal.SIGSTOP)
@@ -321,6 +321,14 @@ def test_a_transaction_that_waits_for_its_quorum(tmp_path: Path) -> None:
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
+
+
+def promote(person: Operator, line: str) -> None:
+    """Typed again where votes were late: half a second is not much on a busy machine."""
+    deadline = monotonic() + FOUND_TIMEOUT_S
+    while (done := person.types(line)).returncode:
+        assert done.returncode == 1 or "incomplete quorum" in done.stderr, done.stderr
+        assert monotonic() < deadline, done.stderr
 
 
 @pytest.mark.proof
