@@ -8,7 +8,8 @@ Every request is copied once, out of the chunk into memory of its own, which is 
 batches in it where they lie, and keeps nothing of the chunk alive.
 
 Whoever sends what cannot be read, or asks for what is not served, is disconnected, with a line in the log; so
-is who takes too long for a first request, or, where passwords are asked for, to say who it is.
+is who takes too long for a first request, or, where passwords are asked for, to say who it is, or who begins a
+request and does not end it.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ UNANSWERED_COUNT_MAX = 1000
 """A client with more requests under way than this is not listened to until some are answered."""
 UNANSWERED_BYTES_MAX = 64 << 20
 RECEIVING_BYTES_MAX = 512 << 20
-"""Of requests that have not arrived wholly, over all connections; whoever sends more then is turned away."""
+"""Of requests that have not arrived wholly, over all connections; then who sent most of one is turned away."""
 FIRST_REQUEST_TIMEOUT_S = 10.0
 """By then it must have arrived: it is a small one, whoever the client is."""
+REQUEST_TIMEOUT_S = 60.0
+"""From its first byte to its last; clients give a request up after half of that (`request.timeout.ms`)."""
 WRITE_BUFFER_HIGH_BYTES = 8 << 20
 JOIN_BYTES_MAX = 4 << 10
 """Answers up to this size are written as one buffer: copying is cheaper than listing the pieces."""
@@ -173,6 +176,9 @@ class Door(asyncio.Protocol):
             self._patience = None
 
     def _lose_patience(self) -> None:
+        if self._held_back:  # The rest of it may lie in the system's buffers, where we let it lie.
+            self._patience = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self._lose_patience)
+            return
         self.turn_away("did not say who it is in time" if self.is_nobody else "no whole request in time")
 
     # --- in ---
@@ -187,6 +193,8 @@ class Door(asyncio.Protocol):
         whole = bytearray().join(self._pieces)
         self._drop_pieces()
         if len(whole) > _SIZE_BYTES:
+            if not self.is_nobody:
+                self._be_patient()
             self._request(memoryview(whole)[_SIZE_BYTES:])
             return missing
         # Only now is it known how long the request is.
@@ -216,13 +224,22 @@ class Door(asyncio.Protocol):
         return size
 
     def _keep(self, piece: bytes, wanted_bytes: int) -> None:
-        broker = self.broker
-        if broker.receiving_bytes + len(piece) > RECEIVING_BYTES_MAX:
-            raise BadMessage(f"more than {RECEIVING_BYTES_MAX} bytes of unfinished requests are here already")
         self._pieces.append(piece)
         self._pieces_bytes += len(piece)
         self._wanted_bytes = wanted_bytes
-        broker.receiving_bytes += len(piece)
+        self.broker.receiving_bytes += len(piece)
+        if self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self._lose_patience)
+        if self.broker.receiving_bytes > RECEIVING_BYTES_MAX:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Whoever holds most of it goes, so that nobody can keep others out by beginning large requests."""
+        why = f"more than {RECEIVING_BYTES_MAX} bytes of unfinished requests are here, most of them from it"
+        largest = max(self.broker.doors, key=lambda door: door._pieces_bytes)
+        if largest is self:
+            raise BadMessage(why)
+        largest.turn_away(why)
 
     def _drop_pieces(self) -> None:
         self.broker.receiving_bytes -= self._pieces_bytes
@@ -388,6 +405,7 @@ class Door(asyncio.Protocol):
         """This client cannot be served further; what it was answered before is still sent."""
         if self._is_open():
             self.broker.node.log_offence(f"Kafka client {self.visitor}: {why}; disconnected")
+            self._drop_pieces()
             self.flush()
             assert self._transport is not None
             self._transport.close()

@@ -224,26 +224,50 @@ def test_a_client_of_the_future_learns_what_is_served(tmp_path: Path) -> None:
     serve(tmp_path, test)
 
 
-def test_unfinished_requests_are_bounded_over_all_connections(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("larger_comes_first", [False, True])
+def test_where_unfinished_requests_are_too_much_the_largest_is_turned_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, larger_comes_first: bool
 ) -> None:
     monkeypatch.setattr(door, "RECEIVING_BYTES_MAX", 10_000)
-    unfinished = (50_000).to_bytes(4, "big") + bytes(5990)
+    larger, smaller = ((50_000).to_bytes(4, "big") + bytes(count) for count in (7_000, 4_000))
 
     async def test(served: Served) -> None:
-        async with await served.connect() as first, await served.connect() as second:
-            await first.send(unfinished)
+        async with await served.connect() as hostile, await served.connect() as honest:
+            order = [(hostile, larger), (honest, smaller)]
             broker = broker_of(served)
-            await until(lambda: broker.receiving_bytes == len(unfinished))
-            await second.send(unfinished)
-            assert await second.is_closed()
-            assert "more than 10000 bytes of unfinished requests are here already" in served.said[-1]
+            first, second = order if larger_comes_first else reversed(order)
+            await first[0].send(first[1])
+            await until(lambda: broker.receiving_bytes == len(first[1]))
+            await second[0].send(second[1])
+            assert await hostile.is_closed()
+            line = "more than 10000 bytes of unfinished requests are here, most of them from it; disconnected"
+            assert served.said[-1].endswith(line)
+            await until(lambda: broker.receiving_bytes == len(smaller))
         await until(lambda: not broker.doors)
         assert broker.receiving_bytes == 0
         async with await served.connect() as third:
             await third.create("topic")
             assert (await third.produce("topic", encode_records([(None, bytes(9000))]))).error_code == 0
             assert broker.receiving_bytes == 0
+
+    serve(tmp_path, test)
+
+
+def test_who_begins_a_request_and_does_not_end_it_is_turned_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as stalled, await served.connect() as steady:
+            monkeypatch.setattr(door, "REQUEST_TIMEOUT_S", 0.2)
+            for connection in (stalled, steady):
+                await connection.ask(Api.API_VERSIONS, VERSIONS_ASKED)
+                request = connection.request(Api.API_VERSIONS, VERSIONS_ASKED)
+                await connection.send(request[:-1])
+            await steady.send(request[-1:])
+            await steady.receive()
+            assert await stalled.is_closed()
+            assert served.said[-1].endswith("no whole request in time; disconnected")
+            await steady.ask(Api.API_VERSIONS, VERSIONS_ASKED)
 
     serve(tmp_path, test)
 
