@@ -56,6 +56,7 @@ def test_a_topic_is_made_described_altered_and_led_by_others(
     assert (shown["replication"], len(shown["partitions"])) == (protocol, 2)
     for partition in shown["partitions"]:
         assert (partition["nodes"], len(partition["copies"])) == ([1, 2, 3], 3)
+        assert sorted(partition["preferred"]) == [1, 2, 3]
         roles = {copy["node"]: copy["role"] for copy in partition["copies"]}
         assert roles.pop(partition["leader"]) == "leader"
         assert set(roles.values()) == {"follower"}
@@ -66,7 +67,13 @@ def test_a_topic_is_made_described_altered_and_led_by_others(
             assert partition["stored"]["shard"]["leader"]["node"] == partition["leader"]
     written = sum(partition["copies"][0]["head"] for partition in shown["partitions"])
     assert written >= len(values)
-    assert f"Topic {name}, {protocol}" in person.does(f"topic describe {name}")
+    assert {partition["preferred"][0] for partition in shown["partitions"]} != {1}, (
+        "who leads first is spread"
+    )
+    table = person.does(f"topic describe {name}")
+    assert f"Topic {name}, {protocol}" in table
+    for partition in shown["partitions"]:
+        assert f" {', '.join(map(str, partition['preferred']))} " in table
 
     altered = person.does(f"topic alter {name} --config max.message.bytes=2000 --partitions 3")
     assert altered == f"topic {name}: max.message.bytes is 2000, it has 3 partitions\n"
