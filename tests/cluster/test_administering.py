@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from time import monotonic, sleep
 from typing import Any
@@ -133,9 +134,19 @@ def test_as_many_copies_are_waited_for_as_a_topic_of_isr_is_told(person: Operato
     assert partition["stored"]["shard"]["min_isr"] == 3
     refused = person.is_refused("topic create four --replication isr --config min.insync.replicas=4")
     assert "min.insync.replicas=4; from 1 to 3 is possible" in refused
-    assert "stays so from its creation on" in person.is_refused(
-        "topic alter all-three --config min.insync.replicas=1"
-    )
+
+
+def test_how_many_must_be_in_sync_is_altered_as_the_refusal_says(person: Operator) -> None:
+    person.does("topic create tight --replication isr --config min.insync.replicas=3")
+    refused = person.is_refused("topic alter tight --config min.insync.replicas=1")
+    assert "min.insync.replicas of topic tight is 3, and stays so while it is replicated by isr" in refused
+    advised = re.findall("`quorate ([^`]+)`", refused)
+    assert len(advised) == 3
+    for line in advised:
+        person.brings_about(line)
+    (partition,) = until_whole(person, "tight")["partitions"]
+    assert partition["stored"]["shard"]["min_isr"] == 1
+    assert "make another topic" in person.is_refused("topic alter tight --config min.insync.replicas=3")
 
 
 def test_the_cluster_is_shown_to_programs_and_where_it_is_may_be_said_once(
