@@ -20,8 +20,12 @@ class Operator:
         self.servers = servers
 
     def types(self, line: str) -> subprocess.CompletedProcess[str]:
+        return self.types_words(*line.split())
+
+    def types_words(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Each as it is, blanks and all."""
         where = ["--bootstrap", self.servers] if self.servers else []
-        command = [sys.executable, "-m", "quorate", *line.split(), *where]
+        command = [sys.executable, "-m", "quorate", *words, *where]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     def does(self, line: str) -> str:

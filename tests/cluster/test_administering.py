@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from time import monotonic, sleep
 from typing import Any
@@ -56,6 +57,7 @@ def test_a_topic_is_made_described_altered_and_led_by_others(
     assert (shown["replication"], len(shown["partitions"])) == (protocol, 2)
     for partition in shown["partitions"]:
         assert (partition["nodes"], len(partition["copies"])) == ([1, 2, 3], 3)
+        assert sorted(partition["preferred"]) == [1, 2, 3]
         roles = {copy["node"]: copy["role"] for copy in partition["copies"]}
         assert roles.pop(partition["leader"]) == "leader"
         assert set(roles.values()) == {"follower"}
@@ -66,7 +68,13 @@ def test_a_topic_is_made_described_altered_and_led_by_others(
             assert partition["stored"]["shard"]["leader"]["node"] == partition["leader"]
     written = sum(partition["copies"][0]["head"] for partition in shown["partitions"])
     assert written >= len(values)
-    assert f"Topic {name}, {protocol}" in person.does(f"topic describe {name}")
+    assert {partition["preferred"][0] for partition in shown["partitions"]} != {1}, (
+        "who leads first is spread"
+    )
+    table = person.does(f"topic describe {name}")
+    assert f"Topic {name}, {protocol}" in table
+    for partition in shown["partitions"]:
+        assert f" {', '.join(map(str, partition['preferred']))} " in table
 
     altered = person.does(f"topic alter {name} --config max.message.bytes=2000 --partitions 3")
     assert altered == f"topic {name}: max.message.bytes is 2000, it has 3 partitions\n"
@@ -126,9 +134,19 @@ def test_as_many_copies_are_waited_for_as_a_topic_of_isr_is_told(person: Operato
     assert partition["stored"]["shard"]["min_isr"] == 3
     refused = person.is_refused("topic create four --replication isr --config min.insync.replicas=4")
     assert "min.insync.replicas=4; from 1 to 3 is possible" in refused
-    assert "stays so from its creation on" in person.is_refused(
-        "topic alter all-three --config min.insync.replicas=1"
-    )
+
+
+def test_how_many_must_be_in_sync_is_altered_as_the_refusal_says(person: Operator) -> None:
+    person.does("topic create tight --replication isr --config min.insync.replicas=3")
+    refused = person.is_refused("topic alter tight --config min.insync.replicas=1")
+    assert "min.insync.replicas of topic tight is 3, and stays so while it is replicated by isr" in refused
+    advised = re.findall("`quorate ([^`]+)`", refused)
+    assert len(advised) == 3
+    for line in advised:
+        person.brings_about(line)
+    (partition,) = until_whole(person, "tight")["partitions"]
+    assert partition["stored"]["shard"]["min_isr"] == 1
+    assert "make another topic" in person.is_refused("topic alter tight --config min.insync.replicas=3")
 
 
 def test_the_cluster_is_shown_to_programs_and_where_it_is_may_be_said_once(

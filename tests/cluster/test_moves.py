@@ -30,6 +30,8 @@ pytestmark = pytest.mark.cluster
 
 VALUE_BYTES = 6_000
 """So that no log is moved by one message: that one would not be held up."""
+FEW_COUNT, FEW_VALUE_BYTES = 50, 60_000
+"""The same with fewer records: the last MiB of a log goes as one message (`message_bytes_max`), at any rate."""
 NOTHING_LEFT = "has no copy of anything, and no vote"
 """What `quorate cluster replace` says when it was done before."""
 STAGES = ("as it is ordered", "while copies are made", "as they are about to count")
@@ -121,7 +123,7 @@ def test_copies_move_though_the_operators_node_is_killed(tmp_path: Path) -> None
 
     async def main() -> None:
         async with (
-            written_to(tmp_path, value_bytes=VALUE_BYTES, more_count=50) as (cluster, writers),
+            written_to(tmp_path, value_bytes=FEW_VALUE_BYTES, more_count=FEW_COUNT) as (cluster, writers),
             cluster.client() as client,
         ):
             cluster.join(4, client)

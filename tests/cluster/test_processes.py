@@ -218,6 +218,52 @@ def test_a_failed_flush_ends_the_node_and_loses_nothing_acknowledged(tmp_path: P
     run(main())
 
 
+@pytest.mark.parametrize("is_put_back_empty", [False, True])
+def test_a_node_whose_directory_is_removed_says_so_and_ends_and_the_others_go_on(
+    tmp_path: Path, is_put_back_empty: bool
+) -> None:
+    async def main() -> None:
+        with cluster_of(tmp_path, partitions=3) as cluster:
+            victim = cluster.nodes[3]
+            cluster.start()
+            async with cluster.client() as client:
+                await cluster.leaders(client)
+                # Moved, not removed file by file: the node is to find out by looking, not because a write fails.
+                victim.directory.rename(tmp_path / "elsewhere")
+                if is_put_back_empty:
+                    victim.format(replaces=True)
+                await until(lambda: not victim.is_running, "the node to end")
+                assert victim.wait(1) == 1
+                what = "is another directory than the one that was opened" if is_put_back_empty else "is gone"
+                (line,) = [line for line in victim.said().splitlines() if "fatal" in line]
+                assert f"{victim.directory} {what}: somebody removed or moved it" in line
+                assert line == victim.said().splitlines()[-1]
+                assert "quorate cluster replace 3" in line
+                for partition in cluster.partitions:
+                    await client.propose(partition, [batch_of(b"still here")])
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+def test_a_node_whose_directory_is_removed_while_it_writes_ends_without_a_traceback(tmp_path: Path) -> None:
+    async def main() -> None:
+        with cluster_of(tmp_path, partitions=3) as cluster:
+            victim = cluster.nodes[3]
+            cluster.start()
+            async with cluster.client() as client:
+                await cluster.leaders(client)
+                async with Ledger(client, cluster.partitions, seed=6, value_bytes=500) as ledger:
+                    await until_acknowledged(ledger, 200)
+                    shutil.rmtree(victim.directory)
+                    await until(lambda: not victim.is_running, "the node whose directory is gone to end")
+                    assert victim.wait(1) == 1
+                    await until_acknowledged(ledger, 200)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
 def test_a_full_disk_is_said_and_ends_by_itself(tmp_path: Path) -> None:
     sign = tmp_path / "full"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from quorate.machine.metadata import REPLICATIONS
 from tests.cluster.client_notes import TRANSACTIONS, note
 from tests.cluster.kafka_clients import TIMEOUT_S, Confluent
 from tests.cluster.other_clients import NotThere
+from tests.cluster.person import Operator
 from tests.cluster.support import expect_no_traceback
 from tests.cluster.test_kafka_clients import FIRST, KafkaCluster
 from tests.cluster.transaction_clients import PRODUCERS, by_kcat
@@ -159,6 +161,71 @@ def test_an_older_producer_is_fenced(cluster: KafkaCluster) -> None:
     assert caught.value.args[0].fatal()
     new.commit_transaction(TIMEOUT_S)
     until_seen(cluster.bootstrap, topic, lambda found: found == {0: [b"new"], 1: []})
+
+
+# ---- a person ----
+
+
+def listed_of(person: Operator, name: str) -> list[dict[str, Any]]:
+    found = person.shows("transaction list")["transactions"]
+    return [each for each in found if each["transaction"] == name]
+
+
+def test_a_transaction_that_nobody_ends_is_aborted_by_a_person_and_readers_go_on(
+    cluster: KafkaCluster,
+) -> None:
+    topic, person = "stuck", Operator(cluster.bootstrap)
+    Confluent(cluster.bootstrap).create(topic, partitions=2)
+    settings = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+    stuck = Producer({**settings, "transactional.id": "pay day", "transaction.timeout.ms": 600_000})
+    stuck.init_transactions(TIMEOUT_S)
+    stuck.begin_transaction()
+    for number in range(2):
+        stuck.produce(topic, b"held", partition=number)
+    assert stuck.flush(TIMEOUT_S) == 0
+    other = Producer(settings)
+    other.produce(topic, b"behind", partition=0)
+    assert other.flush(TIMEOUT_S) == 0
+    assert seen(cluster.bootstrap, topic) == {0: [], 1: []}
+
+    (listed,) = listed_of(person, "pay day")
+    assert (listed["kind"], listed["state"]) == ("plain", "open")
+    assert listed["holds_back"] == ["stuck/0", "stuck/1"]
+    assert 590 < listed["age_s"] + listed["left_s"] <= 600
+    assert "pay day" in person.does("transaction list")
+    mistyped = person.is_refused("transaction abort payday")
+    assert "no transaction of 'payday' is open; `quorate transaction list`" in mistyped
+
+    done = person.types_words("transaction", "abort", "pay day", "--json")
+    assert done.returncode == 0, done.stderr
+    aborted = {"transaction": "pay day", "outcome": "aborted", "producer_ids": [listed["producer_id"]]}
+    assert json.loads(done.stdout) == aborted
+    assert seen(cluster.bootstrap, topic) == {0: [b"behind"], 1: []}, "as soon as the command has ended"
+    assert listed_of(person, "pay day") == []
+    with pytest.raises(KafkaException) as caught:
+        stuck.commit_transaction(TIMEOUT_S)
+    assert caught.value.args[0].fatal(), "whoever had it open is fenced"
+
+
+def test_what_a_joint_app_has_open_is_aborted_by_a_person_and_its_next_run_goes_on(
+    cluster: KafkaCluster,
+) -> None:
+    topic, person = "stuck-jointly", Operator(cluster.bootstrap)
+    Confluent(cluster.bootstrap).create(topic, partitions=2)
+    with joint(cluster, "clicks", "first") as one:
+        parts = [write(one, 41, task, topic) for task in range(2)]
+        listed = listed_of(person, "clicks")
+        assert [(each["kind"], each["number"]) for each in listed] == [("joint", 41)] * 2
+        assert person.does("transaction abort clicks") == (
+            "clicks: aborted; readers of committed records go on\n"
+        )
+        assert listed_of(person, "clicks") == []
+        with pytest.raises(RunFenced):
+            one.commit(41, parts)
+    with joint(cluster, "clicks", "second") as again:
+        assert again.commit(41, [write(again, 41, 0, topic)]).last == 41
+    values = [b"41.0.0", b"41.0.1"]
+    until_seen(cluster.bootstrap, topic, lambda found: found == {0: values, 1: values})
 
 
 # ---- kill -9 ----

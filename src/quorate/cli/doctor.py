@@ -35,7 +35,7 @@ LOOK_AGAIN_S = 3.0
 LOOK_TIMEOUT_S = 5.0
 COLOURS = {"critical": "bold red", "warning": "yellow", "note": "cyan"}
 FOUND_SOMETHING = 1
-TO_A_CLUSTER = ("quorate topic ", "quorate cluster ", "quorate table ")
+TO_A_CLUSTER = ("quorate topic ", "quorate cluster ", "quorate table ", "quorate transaction ")
 
 
 def register(app: typer.Typer) -> None:

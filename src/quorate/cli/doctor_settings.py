@@ -101,7 +101,8 @@ def _in_sync(facts: Facts) -> Iterator[Finding]:
                     topic.name,
                     f"{MIN_ISR} is {asked}, and it has as many copies: whenever one of them is away, nothing "
                     "can be written",
-                    "let it have one copy more; the setting itself stays as it is from a topic's creation on",
+                    "let it have one copy more; the setting itself can be altered only while the topic is "
+                    "replicated in another way",
                     tuple(f"quorate topic add {topic.name} --node {node}" for node in spare[:1]),
                     partitions=tuple(f"{topic.name}/{number}" for number in tight),
                 )

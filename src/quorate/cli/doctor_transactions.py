@@ -6,6 +6,7 @@ A transaction that is open in several partitions is one finding: who ends it end
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 from typing import NamedTuple
 
 from quorate.cli import say
@@ -79,10 +80,15 @@ def _finding(
         f"committed records (`read_committed`) see nothing of {most.place.name} from offset {most.first} on, "
         f"{most.behind_count:,} {'offset' if most.behind_count == 1 else 'offsets'} by now",
         do,
-        (f"quorate topic describe {most.place.name}",)
-        + ((f"quorate topic describe {HOMES[TRANSACTIONS]}",) if known is None or decided else ()),
+        (f"quorate topic describe {most.place.name}", *_commands(known)),
         partitions=tuple(names),
     )
+
+
+def _commands(known: _Known | None) -> tuple[str, ...]:
+    if known is None or known.transaction.decided:
+        return (f"quorate topic describe {HOMES[TRANSACTIONS]}",)
+    return (f"quorate transaction abort {quote(known.transaction.name)}",)
 
 
 def _all_are_told(facts: Facts) -> bool:
@@ -119,10 +125,13 @@ def _words(facts: Facts, known: _Known | None) -> tuple[str, str, str]:
     if transaction.number < 0:
         do = (
             "end it in the program with that id, or start that again: a producer that begins under the same id "
-            "aborts what is open"
+            "aborts what is open; where there is none, abort it"
         )
     else:
-        do = "let that job commit or abort, or start it again: a new run aborts what the one before has open"
+        do = (
+            "let that job commit or abort, or start it again: a new run aborts what the one before has open; where "
+            "there is none, abort it"
+        )
     return whose, "is open", f"{do}. It is aborted by itself in {say.duration(left_s)}"
 
 

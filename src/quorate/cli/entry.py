@@ -35,6 +35,7 @@ from quorate.cli import (
     table,
     tier,
     topic,
+    transaction,
     up,
     user,
 )
@@ -60,6 +61,7 @@ for part in (
     produce,
     consume,
     group,
+    transaction,
     table,
     cluster,
     doctor,

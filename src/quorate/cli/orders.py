@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from quorate.cli import say
 from quorate.cli.wrong import NotYet, WrongUsage, no_such
-from quorate.core.entry import Membership, Partition, partition_of
+from quorate.core.entry import Partition, partition_of
 from quorate.machine.metadata import METADATA, Command, NodeInfo, Topic, command_batch
 from quorate.node.client import (
     BadRequest,
@@ -325,13 +325,6 @@ def leader_status(statuses: dict[int, Status], partition: Partition) -> ReplicaS
 
 def listed(nodes: Sequence[int]) -> str:
     return ", ".join(map(str, nodes))
-
-
-def nodes_of(membership: Membership) -> str:
-    """The ensemble, and the one before it while both count."""
-    nodes = listed([member.node for member in membership.ensemble])
-    outgoing = listed([member.node for member in membership.outgoing])
-    return f"{nodes} and {outgoing}" if outgoing else nodes
 
 
 def parse_nodes(text: str, option: str) -> list[int]:

@@ -21,6 +21,8 @@ EPILOG = """\b
 quorate topic describe events
 quorate topic describe events/0 --json
 
+[bold]copies[/bold] are in the order of the partition's list: the first is its preferred leader, to whom
+`quorate topic elect` gives it back.
 [bold]in sync[/bold] says whether a copy has everything that is settled, as its leader knows; in topics of isr,
 whether it is waited for. [bold]faulty[/bold] names the offsets that cannot be read there; others have them.
 [bold]stored[/bold] is what the metadata group keeps of a partition that an operator or a controller oversees.
@@ -84,15 +86,15 @@ def _title(topic: Topic) -> str:
 
 def _row(seen: Found, topic: Topic, number: int) -> tuple[str, ...]:
     from quorate.cli.how_far import is_unheard, missing_copy
-    from quorate.cli.orders import listed, nodes_of
-    from quorate.cli.topic_view import counting
+    from quorate.cli.orders import listed
+    from quorate.cli.topic_view import counting, preferred_first
     from quorate.core.entry import partition_of
 
     partition = partition_of(topic.id, number)
     leader, change = seen.leader(partition), topic.changes.get(number)
     to_be = listed([member.node for member in change.wanted]) if change is not None else ""
     members = counting(topic, number, leader, seen.image.stored.get(partition))
-    nodes = [member.node for member in members]
+    nodes = preferred_first(topic, number, [member.node for member in members])
     if leader is None:
         behind = ", ".join(f"node {node}: {_what_is_there(seen.copy(topic, number, node))}" for node in nodes)
         return str(number), "none", "", listed(nodes), "", to_be, "", behind
@@ -106,7 +108,10 @@ def _row(seen: Found, topic: Topic, number: int) -> tuple[str, ...]:
         elif lag > 0 or missing:
             what = [f"{lag:,}"] * (lag > 0) + [missing] * bool(missing)
             late.append(f"node {node}: {', '.join(what)}")
-    copies = listed(nodes) if topic.is_overseen(number) else nodes_of(leader.membership)
+    copies = listed(nodes)
+    if leader.membership.outgoing and not topic.is_overseen(number):  # For a moment both count.
+        outgoing = [member.node for member in leader.membership.outgoing]
+        copies += f" and {listed(preferred_first(topic, number, outgoing))}"
     learners = listed([member.node for member in leader.membership.learners])
     place = str(leader.me.node), str(leader.epoch), copies, learners
     return str(number), *place, to_be, f"{leader.commit:,}", ", ".join(late) or "nobody"

@@ -5,6 +5,7 @@ What is not known, because a node does not answer or nobody leads, is left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -47,6 +48,8 @@ class PartitionView(msgspec.Struct, omit_defaults=True):
     learners: list[int] = []
     to_be: list[int] = []
     """Where a change is open."""
+    preferred: list[int] = []
+    """The same nodes in the order of its list: the first is its preferred leader."""
     stored: Any = None
     """What whoever oversees it keeps of it."""
     replication: str = ""
@@ -95,6 +98,7 @@ class Found:
         partition = partition_of(topic.id, number)
         leader, stored = self.leader(partition), self.image.stored.get(partition)
         view = PartitionView(number, [member.node for member in counting(topic, number, leader, stored)], [])
+        view.preferred = preferred_first(topic, number, view.nodes)
         if stored is not None:
             view.stored = msgspec.to_builtins(stored)
         if leader is not None:
@@ -125,6 +129,12 @@ class Found:
         view.role, view.epoch, view.commit = held.role, held.epoch, held.commit
         view.first, view.head, view.faulty = held.base + 1, held.head.offset, list(held.faulty)
         return view
+
+
+def preferred_first(topic: Topic, number: int, nodes: Iterable[int]) -> list[int]:
+    """In the order of the partition's list; who counts and is not in there, or not yet, comes last."""
+    order = [member.node for member in topic.ensembles[number]]
+    return sorted(nodes, key=lambda node: (order.index(node) if node in order else len(order), node))
 
 
 def counting(

@@ -26,8 +26,8 @@ FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, DROP_VERSION = 8, 8, 2, 0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.5
 TRY_S = 5.0
 HOME = "__consumer_offsets"
-GROUP = 0
-"""The type of key, for whoever has a coordinator."""
+GROUP, TRANSACTION = 0, 1
+"""Kafka's types of key, for whoever has a coordinator."""
 NOBODY = -1
 AGAIN = (
     ErrorCode.coordinator_not_available,
@@ -93,7 +93,7 @@ def list_groups(cluster: Cluster) -> list[Listed]:
 def describe_group(cluster: Cluster, name: str) -> Described:
     """Raises UnknownConsumers, Refused, Unreachable."""
     values = {"groups": [name], "include_authorized_operations": False}
-    coordinator, answer = _of_coordinator(
+    coordinator, answer = of_coordinator(
         cluster,
         name,
         Api.DESCRIBE_GROUPS,
@@ -127,7 +127,7 @@ def positions_of(cluster: Cluster, name: str) -> Positions:
         group = answer.groups[0]
         return [group.error_code, *(each.error_code for topic in group.topics for each in topic.partitions)]
 
-    _, answer = _of_coordinator(cluster, name, Api.OFFSET_FETCH, FETCH_VERSION, values, errors)
+    _, answer = of_coordinator(cluster, name, Api.OFFSET_FETCH, FETCH_VERSION, values, errors)
     return {
         (topic.name, each.partition_index): each.committed_offset
         for topic in answer.groups[0].topics
@@ -154,13 +154,13 @@ def set_positions(cluster: Cluster, name: str, positions: Mapping[tuple[str, int
         "group_instance_id": None,
         "topics": [{"name": topic, "partitions": some} for topic, some in by_topic.items()],
     }
-    _of_coordinator(cluster, name, Api.OFFSET_COMMIT, COMMIT_VERSION, values, _of_partitions)
+    of_coordinator(cluster, name, Api.OFFSET_COMMIT, COMMIT_VERSION, values, _of_partitions)
 
 
 def delete_group(cluster: Cluster, name: str) -> None:
     """Raises UnknownConsumers, Refused where somebody is in it, Unreachable."""
     values = {"groups_names": [name]}
-    _of_coordinator(
+    of_coordinator(
         cluster,
         name,
         Api.DELETE_GROUPS,
@@ -179,7 +179,7 @@ def forget_positions(cluster: Cluster, name: str, partitions: Sequence[tuple[str
         "group_id": name,
         "topics": [{"name": topic, "partitions": some} for topic, some in by_topic.items()],
     }
-    _of_coordinator(
+    of_coordinator(
         cluster,
         name,
         Api.OFFSET_DELETE,
@@ -192,19 +192,21 @@ def forget_positions(cluster: Cluster, name: str, partitions: Sequence[tuple[str
 # ---- asking ----
 
 
-def _of_coordinator(
+def of_coordinator(
     cluster: Cluster,
-    group: str,
+    name: str,
     api: Api,
     version: int,
     values: dict[str, Any],
     errors: Callable[[Any], Sequence[int]],
+    *,
+    key_type: int = GROUP,
 ) -> tuple[int, Any]:
-    """Who coordinates the group, and what it answered; raises UnknownConsumers, Refused, Unreachable."""
+    """Who coordinates it, and what that one answered; raises UnknownConsumers, Refused, Unreachable."""
     answered: list[Any] = []
 
     def ask() -> ErrorCode:
-        found = _coordinator(cluster, group)
+        found = _coordinator(cluster, name, key_type)
         if found.error_code != ErrorCode.none:
             return ErrorCode(found.error_code)
         answer = _ask_node(cluster, found.node_id, api, version, values)
@@ -212,13 +214,13 @@ def _of_coordinator(
         answered[:] = [found.node_id, answer]
         return wrong[0] if wrong else ErrorCode.none
 
-    _until_done(cluster, f"group {group}", ask)
+    _until_done(cluster, f"{'group' if key_type == GROUP else 'transactional id'} {name}", ask)
     coordinator, answer = answered
     return int(coordinator), answer
 
 
-def _coordinator(cluster: Cluster, group: str) -> Any:
-    wanted = {"key_type": GROUP, "coordinator_keys": [group]}
+def _coordinator(cluster: Cluster, name: str, key_type: int) -> Any:
+    wanted = {"key_type": key_type, "coordinator_keys": [name]}
     body = make(request_class(Api.FIND_COORDINATOR, FIND_VERSION), wanted)
     try:
         answer = cluster.ask_anybody(Api.FIND_COORDINATOR, FIND_VERSION, body, monotonic() + 2 * TRY_S)

@@ -308,24 +308,38 @@ def check_altered(topic: Topic, altered: Mapping[str, str | None]) -> dict[str, 
         elif not is_settled(name, setting, topic):
             possible[name] = value
         elif (default.get(name) if value is None else value) != now.get(name):
-            raise Refused(
-                ErrorCode.invalid_config,
-                f"{name} of topic {topic.name} is {now.get(name) or 'not given'}, and stays so from its creation "
-                "on; make another topic",
-            )
+            so = f"{name} of topic {topic.name} is {now.get(name) or 'not given'}, and stays so"
+            raise Refused(ErrorCode.invalid_config, f"{so} {_what_instead(topic, name, value, copies)}")
     return possible
 
 
+def _what_instead(topic: Topic, name: str, value: str | None, copies: int) -> str:
+    if name != MIN_ISR or (value is not None and int(value) > _majority(copies)):
+        return "from its creation on; make another topic"
+    # Of other kinds it is only a setting, and is taken over when a topic becomes one of isr.
+    alter = f"`quorate topic alter {topic.name}"
+    change = f"--config {name}={value}" if value is not None else f"--reset {name}"
+    return (
+        f"while it is replicated by isr; {alter} --replication raft`, {alter} {change}` and "
+        f"{alter} --replication isr`, one after the other, alter it while the topic is in use"
+    )
+
+
 def is_settled(name: str, setting: Setting, topic: Topic) -> bool:
-    """How many must be in sync is stored with the state of each partition of `isr` when it is born."""
-    return setting.is_settled or (name == MIN_ISR and topic.replication == "isr")
+    """How many must be in sync is stored with the state of each partition of `isr` when that begins."""
+    kinds = (topic.replication, topic.turning.to if topic.turning is not None else "")
+    return setting.is_settled or (name == MIN_ISR and "isr" in kinds)
+
+
+def _majority(copies: int) -> int:
+    return copies // 2 + 1
 
 
 def _check(setting: Setting, name: str, value: str, copies: int, replication: str) -> None:
     numbers = setting.numbers
     if name == MIN_ISR:
         # Elsewhere a majority settles, so up to that many copies are sure whatever is said here.
-        numbers = range(1, (copies if replication == "isr" else copies // 2 + 1) + 1)
+        numbers = range(1, (copies if replication == "isr" else _majority(copies)) + 1)
     if numbers is not None and (not re.fullmatch(r"-1|[0-9]{1,19}", value) or int(value) not in numbers):
         raise Refused(
             ErrorCode.invalid_config, f"{name}={value}; from {numbers[0]} to {numbers[-1]} is possible"

@@ -5,7 +5,7 @@ told to the host, and what the host ordered in that turn goes out together at it
 connection. Flushes run in the disk's threads and come back as turns.
 
 A node stops when it is asked to (`stop`), and it fails, for good, when its host says that a flush failed
-(rule 5) or when an assertion of ours does not hold: nothing is acknowledged after either.
+(rule 5), its directory is gone, or an assertion of ours does not hold: nothing is acknowledged after that.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ from quorate.node.tls import Security
 from quorate.node.transactions import Coordinating
 from quorate.node.turning import Turning
 from quorate.node.unwanted import Unwanted
+from quorate.node.vanished import Vanished
 from quorate.storage.disk import Buffer
 from quorate.storage.frame import Frame
 from quorate.storage.real_disk import SWITCH_INTERVAL_S, RealDisk
@@ -203,9 +204,8 @@ class Node(Speaker):
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(entrance.run()) for entrance in entrances]
                 running.append(tasks.create_task(self._peers.run(), name="peers"))
-                running.append(tasks.create_task(Scrubber(self).run(), name="scrubber"))
-                running.append(tasks.create_task(self.unsettled.run(), name="unsettled"))
-                running.append(tasks.create_task(self.held_back.run(), name="held back"))
+                always = (Scrubber(self), Vanished(self), self.unsettled, self.held_back)
+                running += [tasks.create_task(work.run(), name=type(work).__name__) for work in always]
                 if self.config.voters:
                     works = (self.metadata, self._leaders, Ensembles(self), Turning(self), self.overseers)
                     more = (*works, Retention(self), self.compacting, Coordinating(self))

@@ -429,33 +429,6 @@ def test_a_transaction_that_holds_readers_back_can_be_given_up() -> None:
     assert "unsettled" not in found(with_copy(well(), 1, commit=119, unsettled_s=1.0))
 
 
-def test_whose_transaction_it_is_and_when_it_ends_by_itself_is_said() -> None:
-    finding = found(with_transaction(well(), began_ms=NOW_MS - 45_000))["transaction-open"]
-    assert finding.what == (
-        "the transaction of producer 7 (transactional id 'pay-7') is open for 45 s: readers of committed records "
-        "(`read_committed`) see nothing of t/0 from offset 101 on, 20 offsets by now"
-    )
-    assert finding.do.endswith("It is aborted by itself in 14 min 15 s")
-    assert finding.partitions == ("t/0",)
-    assert found(with_transaction(well())) == {}, "it has just begun"
-    joint = found(with_transaction(well(), age_s=60.0, name="clicks", number=41))["transaction-open"]
-    assert "(joint app 'clicks', number 41) is open for 60 s" in joint.what, "renewed: it began before"
-    assert "a new run aborts what the one before has open" in joint.do
-
-
-def test_a_transaction_whose_end_cannot_be_written_or_that_nobody_coordinates_is_critical() -> None:
-    decided = with_transaction(well(), age_s=60.0, decided="committed")
-    finding = found(decided)["transaction-open"]
-    assert finding.severity == CRITICAL
-    assert "is committed, and that has not been written there for 60 s" in finding.what
-    assert finding.commands[-1] == "quorate topic describe __transaction_state"
-    unknown = found(with_transaction(well(), age_s=60.0, producer_id=8))["transaction-open"]
-    assert unknown.severity == CRITICAL
-    assert "no coordinator that answers knows it" in unknown.do
-    mixed = with_health(with_transaction(well(), age_s=60.0, producer_id=8), 2, version="0.9")
-    assert found(mixed)["transaction-open"].severity == WARNING, "an older version does not say what it knows"
-
-
 def test_tables_whose_leaders_change_by_order_are_promoted() -> None:
     facts = with_copy(led_by_nobody(a_group_of_tables(well())), 2, head=EntryId(4, 130))
     finding = found(facts)["partition-leaderless"]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from quorate.cli.cluster_status import _partitions, _troubles
-from quorate.cli.topic_describe import _copy_rows
+from quorate.cli.topic_describe import _copy_rows, _row
 from quorate.cli.topic_view import Found
 from quorate.core.coordinated import Shard
 from quorate.core.coordinated import Status as ShardStatus
@@ -84,6 +84,24 @@ def test_who_counts_is_what_the_store_says_where_somebody_oversees_it(protocol: 
     assert partition.nodes == [1, 2, 3, 4]
     assert partition.stored["version"] == 5
     assert partition.stored["shard"]["leader"] == {"node": 1, "incarnation": 1}
+
+
+@pytest.mark.parametrize(("protocol", "stored"), [("raft", None), ("coordinated", SHARD), ("isr", STATE)])
+def test_copies_stand_in_the_order_of_the_list_the_preferred_leader_first(
+    protocol: str, stored: State | None
+) -> None:
+    topic = Topic("t", ID, protocol, ((TRIO[2], TRIO[0], TRIO[1]),))
+    found = Found(image_of(topic, stored), statuses(protocol))
+    (partition,) = found.topic(topic, [0]).partitions
+    assert (partition.nodes, partition.preferred) == ([1, 2, 3], [3, 1, 2])
+    assert _row(found, topic, 0)[3] == "3, 1, 2"
+
+
+def test_where_two_ensembles_count_each_stands_in_the_order_of_the_list_and_newcomers_last() -> None:
+    topic = Topic("t", ID, "raft", ((TRIO[2], TRIO[0], TRIO[1]),))
+    membership = Membership((TRIO[0], TRIO[2], Member(4, 60)), outgoing=TRIO)
+    found = Found(image_of(topic), {1: copy_of(1, "leader", membership=membership)})
+    assert _row(found, topic, 0)[3] == "3, 1, 4 and 3, 1, 2"
 
 
 def test_partitions_that_somebody_should_look_after_are_named() -> None:

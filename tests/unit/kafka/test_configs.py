@@ -63,6 +63,12 @@ def test_what_can_be_altered_is_and_back_to_its_default() -> None:
         (topic(), {"quorate.nats.subject": "a.b"}, "quorate.nats.subject of topic orders is not given"),
         (topic("isr"), {"min.insync.replicas": "1"}, "min.insync.replicas of topic orders is 2, and stays"),
         (topic("isr", min_insync_replicas="3"), {"min.insync.replicas": None}, "orders is 3, and stays"),
+        (topic("isr"), {"min.insync.replicas": "3"}, "and stays so from its creation on; make another topic"),
+        (
+            msgspec.structs.replace(topic("raft"), turning=Turning("isr", 9)),
+            {"min.insync.replicas": "1"},
+            "min.insync.replicas of topic orders is 2, and stays so while it is replicated by isr",
+        ),
         (topic(), {"retention.ms": "soon"}, "retention.ms=soon; from -1 to"),
         (topic(), {"max.message.bytes": "1"}, "max.message.bytes=1; from 1024 to"),
         (topic(), {"colour": "red"}, "colour is not a setting of topics here"),
