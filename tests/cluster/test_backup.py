@@ -17,14 +17,15 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from quorate.batch import parse_batch_header
+from quorate.batch import encode_records, parse_batch_header
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.client import (
     EARLIEST,
     LATEST,
     Cluster,
+    Joint,
     OutcomeUnknown,
     RolledBack,
     TableGroup,
@@ -300,6 +301,151 @@ def test_what_cannot_be_done_is_said_in_one_line(person: Person, servers: str, t
     complaint = person.types("backup", "restore", "lines", place, "--as", "y", expect=1)
     assert "is damaged: its SHA-256 is not what was written; nothing is changed" in complaint
     assert "y" not in [each["topic"] for each in person.shows("topic", "list")["topics"]]
+
+
+# ---- transactions ----
+
+
+def committed(servers: str, topic: str) -> list[tuple[int, int, bytes | None, bytes | None, int]]:
+    """(partition, offset, key, value, timestamp) of all that a Kafka client sees of committed records."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"reader-of-{topic}",
+            "log_level": 0,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(2)])
+    found: list[tuple[int, int, bytes | None, bytes | None, int]] = []
+    ended: set[int] = set()
+    deadline = monotonic() + WAIT_S
+    while len(ended) < 2:
+        assert monotonic() < deadline, f"only {ended} of {topic} were read to their end"
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        number, offset = message.partition() or 0, message.offset() or 0
+        if message.error() is not None:
+            ended.add(number)
+            continue
+        found.append((number, offset, message.key(), message.value(), message.timestamp()[1]))
+    consumer.close()
+    return sorted(found, key=lambda record: record[:2])
+
+
+def begun(servers: str, topic: str, name: str, *values: str) -> Producer:
+    """A producer whose transaction has written these to both partitions, and is open."""
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": f"{topic}-{name}", "log_level": 0})
+    producer.init_transactions(WAIT_S)
+    write_in_transaction(producer, topic, *values)
+    return producer
+
+
+def write_in_transaction(producer: Producer, topic: str, *values: str) -> None:
+    producer.begin_transaction()
+    for number in range(2):
+        for value in values:
+            producer.produce(topic, value.encode(), key=value[:1].encode(), partition=number)
+        assert producer.flush(WAIT_S) == 0
+
+
+def write_jointly(servers: str, topic: str) -> None:
+    """As Spark's tasks do: of one task two attempts, one of which counts."""
+    with Joint(servers, app=f"app-of-{topic}", run="1") as joint:
+        writers = [joint.writer(joint.open(1, task=0, attempt=attempt)) for attempt in range(2)]
+        for attempt, writer in enumerate(writers):
+            batch = encode_records([(b"j", b"joint %d" % attempt)], 5)
+            writer.append(topic, {0: batch, 1: batch})
+        joint.commit(1, [writers[1].part()])
+
+
+def until_stable(servers: str, topic: str) -> None:
+    """Every transaction has ended, in both partitions."""
+    deadline = monotonic() + WAIT_S
+    with Cluster(servers) as cluster:
+        both = {0: LATEST, 1: LATEST}
+        while cluster.offsets(topic, both, committed=True) != cluster.offsets(topic, both):
+            assert monotonic() < deadline, f"something is open in {topic}"
+            sleep(0.05)
+
+
+def expect_committed(servers: str, topic: str, values: list[str], like: str, *, offsets: bool) -> None:
+    until_stable(servers, like)
+    before, after = committed(servers, like), committed(servers, topic)
+    assert [(value or b"").decode() for number, _, _, value, _ in after if number == 0] == values
+    if offsets:
+        assert after == before
+    else:
+        assert [(record[0], *record[2:]) for record in after] == [(each[0], *each[2:]) for each in before]
+    with Cluster(servers) as cluster:
+        both = {0: LATEST, 1: LATEST}
+        assert cluster.offsets(topic, both, committed=True) == cluster.offsets(topic, both)
+
+
+@pytest.mark.parametrize("replication", sampled("raft"))
+def test_what_was_committed_comes_back_and_nothing_else(
+    person: Person, servers: str, tmp_path: Path, replication: str
+) -> None:
+    name, place = f"tx-{replication}", str(tmp_path)
+    person.types("topic", "create", name, "--partitions", "2", "--replication", replication)
+    write_jointly(servers, name)
+    one = begun(servers, name, "one", "a1", "a2")
+    two = begun(servers, name, "two", "b1")
+    one.commit_transaction(WAIT_S)
+    two.abort_transaction(WAIT_S)
+    write_in_transaction(one, name, "c1")
+    write_in_transaction(two, name, "d1")
+    one.abort_transaction(WAIT_S)
+    two.commit_transaction(WAIT_S)
+    left_open = begun(servers, name, "open", "o1", "o2")
+    write_in_transaction(two, name, "e1")
+    two.commit_transaction(WAIT_S)
+
+    saved = person.shows("backup", "create", name, place)
+    restored = person.shows("backup", "restore", name, place, "--as", f"{name}-open")
+    assert (restored["records"], restored["not_committed"]) == (10, 10)
+    assert restored["records"] + restored["not_committed"] == saved["new_records"]
+    # What is open when it is saved may be committed later: then the next backup has it.
+    left_open.commit_transaction(WAIT_S)
+    until_stable(servers, name)
+    person.types("backup", "create", name, place)
+    again = person.shows("backup", "restore", name, place, "--as", f"{name}-all")
+    assert (again["records"], again["not_committed"]) == (14, 6)
+    all_of_it = ["joint 1", "a1", "a2", "d1", "o1", "o2", "e1"]
+    expect_committed(servers, f"{name}-all", all_of_it, like=name, offsets=again["offsets_kept"])
+    if replication != "confirm":
+        assert again["offsets_kept"]
+        assert restored["offsets_kept"]
+    seen = [value for number, _, _, value, _ in committed(servers, f"{name}-open") if number == 0]
+    assert seen == [b"joint 1", b"a1", b"a2", b"d1", b"e1"]
+    until_stable(servers, f"{name}-open")
+    resumed = person.shows("backup", "restore", name, place, "--as", f"{name}-all", "--resume")
+    assert resumed["records"] == 0
+
+
+@pytest.mark.proof
+def test_a_topic_that_was_replicated_in_another_way_comes_back(
+    person: Person, servers: str, tmp_path: Path
+) -> None:
+    name, place = "turned", str(tmp_path)
+    settings = ("--config", "cleanup.policy=compact")
+    person.types("topic", "create", name, "--partitions", "2", "--replication", "confirm", *settings)
+    one, two = begun(servers, name, "one", "a1"), begun(servers, name, "two", "b1")
+    one.abort_transaction(WAIT_S)
+    person.types("topic", "alter", name, "--replication", "raft")
+    two.commit_transaction(WAIT_S)
+    write_in_transaction(one, name, "c1")
+    one.commit_transaction(WAIT_S)
+    until_stable(servers, name)
+    person.types("backup", "create", name, place)
+    restored = person.shows("backup", "restore", name, place, "--as", f"{name}-2")
+    assert (restored["records"], restored["not_committed"], restored["offsets_kept"]) == (4, 2, True)
+    expect_committed(servers, f"{name}-2", ["b1", "c1"], like=name, offsets=True)
+    told = person.shows("topic", "describe", f"{name}-2")
+    assert (told["replication"], told["config"]["cleanup.policy"]) == ("raft", "compact")
 
 
 # ---- stopped, killed, gone on ----

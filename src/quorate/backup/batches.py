@@ -9,7 +9,19 @@ from typing import NamedTuple
 from quorate.backup.errors import Damaged
 from quorate.backup.manifest import DataFile, hashed
 from quorate.backup.place import Place
-from quorate.batch import BATCH_MIN, LENGTH_EXCLUDES, BadBatch, BatchHeader, verify
+from quorate.batch import (
+    BATCH_MIN,
+    HEAD_BYTES,
+    LENGTH_EXCLUDES,
+    TRANSACTIONAL,
+    BadBatch,
+    BatchHeader,
+    Buffer,
+    verify,
+)
+
+_ATTRIBUTES_AT = HEAD_BYTES + 1
+"""Their lower byte."""
 
 
 class Batch(NamedTuple):
@@ -28,6 +40,15 @@ class Batch(NamedTuple):
     def has_records(self) -> bool:
         """Others are the log's own, or stand for what was taken back: readers never see them."""
         return not self.header.is_control and self.header.record_count > 0
+
+    @property
+    def plain(self) -> Buffer:
+        """As if it were of no transaction. Its checksum is not made anew: whoever says who writes it does that."""
+        if not self.header.is_transactional:
+            return self.content
+        made = bytearray(self.content)
+        made[_ATTRIBUTES_AT] &= ~TRANSACTIONAL
+        return made
 
 
 def read_file(place: Place, file: DataFile) -> bytes:

@@ -5,22 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorate.backup import snapshot
-from quorate.backup.batches import checked_batches
+from quorate.backup.batches import Batch, checked_batches
 from quorate.backup.errors import BackupError, Damaged
 from quorate.backup.manifest import TABLES, Manifest, PartitionSaved
+from quorate.backup.outcomes import Outcomes, Uncommitted
 from quorate.backup.place import Place
 
 Went = Callable[[int], None]
+Saw = Callable[[int, Batch], None]
 
 
-def check(place: Place, manifest: Manifest, went: Went = lambda _: None) -> None:
-    """Raises the first thing that is wrong."""
-    for problem in problems(place, manifest, went):
+def check(place: Place, manifest: Manifest, went: Went = lambda _: None) -> list[Uncommitted]:
+    """Of a topic, by partition, what is not to be restored. Raises the first thing that is wrong."""
+    outcomes = [Outcomes() for _ in manifest.partitions]
+
+    def saw(number: int, batch: Batch) -> None:
+        outcomes[number].add(batch, f"{place}: {manifest.name}/{number}")
+
+    for problem in problems(place, manifest, went, saw):
         raise Damaged(problem)
+    return [each.uncommitted() for each in outcomes]
 
 
-def problems(place: Place, manifest: Manifest, went: Went = lambda _: None) -> list[str]:
-    """All that is wrong, a line each; `went` hears of bytes that were read."""
+def problems(
+    place: Place, manifest: Manifest, went: Went = lambda _: None, saw: Saw = lambda _, __: None
+) -> list[str]:
+    """All that is wrong, a line each; `went` hears of bytes that were read, `saw` of batches, by partition."""
     found: list[str] = []
     if manifest.kind == TABLES:
         try:
@@ -32,7 +42,8 @@ def problems(place: Place, manifest: Manifest, went: Went = lambda _: None) -> l
         found += _order(f"{place}: {manifest.name}/{number}", partition)
         for file in partition.files:
             try:
-                checked_batches(place, file)
+                for batch in checked_batches(place, file):
+                    saw(number, batch)
             except BackupError as error:
                 found.append(str(error))
             went(file.size)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from quorate.backup.batches import Batch, checked_batches
 from quorate.backup.errors import WrongBackup
 from quorate.backup.manifest import PartitionSaved
+from quorate.backup.outcomes import Uncommitted
 from quorate.backup.place import Place
 from quorate.batch import is_same_but_for_producer, parse_batch_header
 from quorate.client.cluster import LATEST, Cluster
@@ -36,10 +37,17 @@ class Standing(NamedTuple):
     first_moved: int = -1
 
 
-def standing(cluster: Cluster, topic: str, number: int, place: Place, partition: PartitionSaved) -> Standing:
+def standing(
+    cluster: Cluster,
+    topic: str,
+    number: int,
+    place: Place,
+    partition: PartitionSaved,
+    uncommitted: Uncommitted,
+) -> Standing:
     """Raises WrongBackup where something else is there."""
     end = cluster.offsets(topic, {number: LATEST})[number] or 0
-    expected = records_of(place, partition)
+    expected = records_of(place, partition, uncommitted)
     found = Standing()
     for content in batches_between(cluster, Range(topic, number, 0, end), missing_is_error=False):
         header = parse_batch_header(content)
@@ -55,7 +63,7 @@ def standing(cluster: Cluster, topic: str, number: int, place: Place, partition:
         if not header.record_count:
             continue
         batch = next(expected, None)
-        if batch is None or not is_same_but_for_producer(content, batch.content):
+        if batch is None or not is_same_but_for_producer(content, batch.plain):
             raise WrongBackup(
                 f"{where} is not what this backup holds; give the topic that is restored to another name (--as)"
             )
@@ -66,7 +74,9 @@ def standing(cluster: Cluster, topic: str, number: int, place: Place, partition:
     return found
 
 
-def records_of(place: Place, partition: PartitionSaved) -> Iterator[Batch]:
-    """Batches that readers see, in order; raises Damaged."""
+def records_of(place: Place, partition: PartitionSaved, uncommitted: Uncommitted) -> Iterator[Batch]:
+    """Batches that are restored, in order; raises Damaged."""
     for file in partition.files:
-        yield from (batch for batch in checked_batches(place, file) if batch.has_records)
+        for batch in checked_batches(place, file):
+            if batch.has_records and not uncommitted.holds(batch):
+                yield batch

@@ -4,10 +4,13 @@ Batches are proposed as they were saved, but for who wrote them: producer ids be
 backup may be given to others there, or have been. So all that is restored carries one new id, and numbers of its
 own; that also makes it harmless to send something again.
 
+Batches of committed transactions come back as batches of none, and those of others not at all: nobody coordinates
+them any more, and a leader takes no batch of a transaction for which nobody vouches.
+
 Offsets are kept where they can be. What has no records in the backup (a log's own entries, what was taken back,
-what was gone before it was saved) is stood for by an empty batch of the same offsets. Where the new log has entries
-of its own in other places, because its leader changed or because `confirm` settles otherwise, records behind them
-lie higher, until the next such place makes up for it; how many did is told.
+what was gone before it was saved), or is left out, is stood for by an empty batch of the same offsets. Where the
+new log has entries of its own in other places, because its leader changed or because `confirm` settles otherwise,
+records behind them lie higher, until the next such place makes up for it; how many did is told.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from typing import NamedTuple
 from quorate.backup.batches import Batch, checked_batches
 from quorate.backup.errors import BackupError, Stopped
 from quorate.backup.manifest import Manifest, PartitionSaved
+from quorate.backup.outcomes import Uncommitted
 from quorate.backup.pace import Progress, Throttle, in_bits
 from quorate.backup.place import Place
 from quorate.backup.resuming import SEQUENCES_COUNT, Standing
-from quorate.batch import encode_blank, with_producer
+from quorate.batch import Buffer, encode_blank, with_producer
 from quorate.core.entry import Partition, partition_of
 from quorate.node.client import BadRequest, Client, NotWritten, OutcomeUnknown, Settled, Unreachable
 
@@ -36,7 +40,7 @@ FILLER_OFFSETS_MAX = 1 << 24
 TRY_S = 20.0
 GIVE_UP_S = 120.0
 STATUS_S = 5.0
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = 0.01
 EPOCH = 0
 INTERRUPTED = "stopped: what is restored so far stands; the same command with --resume goes on from there"
 
@@ -48,6 +52,8 @@ class Returned(NamedTuple):
     """Records whose offset is not the one that they had, written now or before."""
     first_moved: int
     """The first of these offsets, -1: none."""
+    not_committed: int = 0
+    """Records of the backup that are left out: their transactions were not committed."""
 
 
 class Target(NamedTuple):
@@ -84,23 +90,27 @@ class Returning:
         self._progress = progress
         self._whole = whole
 
-    async def run(self, manifest: Manifest, standings: list[Standing], producer_id: int) -> list[Returned]:
-        """By partition; raises Stopped and BackupError. `producer_id` is a new one."""
+    async def run(
+        self,
+        manifest: Manifest,
+        uncommitted: list[Uncommitted],
+        standings: list[Standing],
+        producer_id: int,
+    ) -> list[Returned]:
+        """By partition, as the lists are; raises Stopped and BackupError. `producer_id` is a new one."""
         room = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
-        async def one(number: int, partition: PartitionSaved, standing: Standing) -> Returned:
+        async def one(number: int, standing: Standing) -> Returned:
             if standing.producer_id < 0:
                 standing = standing._replace(producer_id=producer_id)
             async with room:
                 if self.is_stopped():
                     raise Stopped(INTERRUPTED)
-                return await _Part(self, number, standing).run(partition)
+                part = _Part(self, number, standing)
+                return await part.run(manifest.partitions[number], uncommitted[number])
 
-        parts = zip(manifest.partitions, standings, strict=True)
-        tasks = [
-            asyncio.create_task(one(number, partition, standing))
-            for number, (partition, standing) in enumerate(parts)
-        ]
+        assert len(manifest.partitions) == len(uncommitted) == len(standings)
+        tasks = [asyncio.create_task(one(number, standing)) for number, standing in enumerate(standings)]
         try:
             return list(await asyncio.gather(*tasks))
         except Stopped:
@@ -130,27 +140,33 @@ class _Part:
         """Then every write is followed by a CONFIRM, which takes an offset, too."""
         self._producer_id, self._sequence = standing.producer_id, standing.sequence
         self._skip = standing.batches
-        self._records = 0
+        self._records = self._not_committed = 0
         self._moved, self._first_moved = standing.moved, standing.first_moved
         self._flights: deque[_Flight] = deque()
         self._next: int | None = None
         """The offset of what is written next; None: to be asked for."""
         self._leader = 0
+        self._head_min = -1
+        """The CONFIRM of what has landed, which may be on its way: until it is there, nobody knows what is next."""
         self._ahead = 0
         """By how much the last one lies above its place in the backup."""
 
-    async def run(self, partition: PartitionSaved) -> Returned:
+    async def run(self, partition: PartitionSaved, uncommitted: Uncommitted) -> Returned:
         try:
             for file in partition.files:
                 for batch in await asyncio.to_thread(checked_batches, self._whole.place, file):
-                    if batch.has_records:
+                    if not batch.has_records:
+                        continue
+                    if uncommitted.holds(batch):
+                        self._not_committed += batch.header.record_count
+                    else:
                         await self._put(batch)
             await self._drain()
             await self._align(partition.end)
         finally:
             for flight in self._flights:
                 flight.task.cancel()
-        return Returned(self._records, self._moved, self._first_moved)
+        return Returned(self._records, self._moved, self._first_moved, self._not_committed)
 
     async def _put(self, batch: Batch) -> None:
         if self._skip:
@@ -160,7 +176,7 @@ class _Part:
             await self._drain()
             raise Stopped(INTERRUPTED)
         await self._align(batch.first)
-        task = self._send(batch.content, batch.header.offsets_count)
+        task = self._send(batch.plain, batch.header.offsets_count)
         self._flights.append(_Flight(task, batch, self._next))
         if self._next is not None:
             self._next = None if self._confirms else self._next + batch.header.offsets_count
@@ -191,9 +207,9 @@ class _Part:
         deadline = monotonic() + GIVE_UP_S
         while monotonic() < deadline:
             # Whoever has just settled something knows; else the leader of the newest epoch, of all that answer.
-            if found := await self._heads(self._leader) if self._leader else ():
-                return found[0][1]
-            if found := [head for node in client.nodes for head in await self._heads(node)]:
+            found = await self._heads(self._leader) if self._leader else []
+            found = found or [head for node in client.nodes for head in await self._heads(node)]
+            if found and max(found)[1] >= self._head_min:
                 return max(found)[1]
             await asyncio.sleep(LOOK_EVERY_S)
         raise BackupError(f"{self._where}: nobody leads it; is a majority of its nodes up? Then: --resume")
@@ -213,7 +229,7 @@ class _Part:
 
     # --- sending ---
 
-    def _send(self, content: bytes | memoryview, offsets_count: int) -> asyncio.Task[Settled]:
+    def _send(self, content: Buffer, offsets_count: int) -> asyncio.Task[Settled]:
         numbered = with_producer(content, producer_id=self._producer_id, epoch=EPOCH, sequence=self._sequence)
         self._sequence = (self._sequence + offsets_count) % SEQUENCES_COUNT
         return asyncio.create_task(self._settle(bytes(numbered)))
@@ -243,6 +259,8 @@ class _Part:
         self._leader = settled.node
         batch = flight.batch
         self._records += batch.header.record_count
+        if self._confirms:
+            self._head_min = settled.offset + batch.header.offsets_count
         self._ahead = settled.offset - batch.first
         if self._ahead:
             self._moved += batch.header.record_count

@@ -57,7 +57,8 @@ quorate backup restore orders /var/backups/quorate --resume         after Ctrl-C
 \b
 Everything is verified before anything is written. The topic, or group, must not be there.
 docs/BACKUP.md says what is kept: records, their order and their settings always, offsets
-where that is possible (it is told where it was not), versions of rows not.
+where that is possible (it is told where it was not), versions of rows not, nor records of
+transactions that were not committed.
 """
 
 
@@ -242,8 +243,10 @@ def restore(
                 f"restore what is there with --partial"
             )
         progress = Progress(f"verifying {name}", say.progress_line)
-        check(where, manifest, _counting(progress, manifest.size))
-        wanted = Wanted(where, manifest, servers, as_ or name, resume, replicas, bytes_per_s, is_stopped)
+        uncommitted = check(where, manifest, _counting(progress, manifest.size))
+        wanted = Wanted(
+            where, manifest, uncommitted, servers, as_ or name, resume, replicas, bytes_per_s, is_stopped
+        )
         work = restore_tables if manifest.kind == TABLES else restore_topic
         lines, told = work(wanted)
     say.result(lines, told, json=json)

@@ -14,6 +14,7 @@ import typer
 from quorate.backup import snapshot
 from quorate.backup.errors import BackupError, Damaged, Stopped
 from quorate.backup.manifest import Manifest
+from quorate.backup.outcomes import Uncommitted
 from quorate.backup.pace import Progress, Throttle, size_text
 from quorate.backup.place import Place, open_place
 from quorate.backup.resuming import Standing, standing
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 REPLICATION = "quorate.replication"
-HELD_BACK = ("retention.ms", "retention.bytes")
-"""Until all is there: what is restored is old, and would go at once."""
+HELD_BACK = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+"""Until all is there: what is restored is old, and would go at once; and who goes on with a restore compares what
+is there with the backup, batch by batch."""
 LEFT_OUT = (NATS_SUBJECT,)
 """A restored topic takes nothing by itself."""
 
@@ -44,6 +46,8 @@ class Wanted(NamedTuple):
 
     place: Place
     manifest: Manifest
+    uncommitted: list[Uncommitted]
+    """Of a topic, by partition: what is left out."""
     servers: str
     name: str
     resume: bool
@@ -204,7 +208,7 @@ def _target_or_none(wanted: Wanted) -> Topic | None:
     return there
 
 
-def _create(cluster: Cluster, wanted: Wanted, *, partitions: int, held_back: tuple[str, ...]) -> None:
+def _create(cluster: Cluster, wanted: Wanted, *, partitions: int, held_back: dict[str, str]) -> None:
     from quorate.client.admin import create_topic
 
     saved = wanted.manifest
@@ -212,7 +216,7 @@ def _create(cluster: Cluster, wanted: Wanted, *, partitions: int, held_back: tup
         key: value for key, value in saved.config.items() if key not in held_back and key not in LEFT_OUT
     }
     # Not as the cluster has it for new topics: they are taken back, or set, when all is there.
-    config |= dict.fromkeys(held_back, "-1")
+    config |= held_back
     create_topic(
         cluster,
         wanted.name,
@@ -229,7 +233,7 @@ def _standings(cluster: Cluster, wanted: Wanted, there: Topic) -> list[Standing]
     cluster.expect(wanted.name, there.id)
     say.progress_line(f"{wanted.name}: comparing what is there with the backup")
     return [
-        standing(cluster, wanted.name, number, wanted.place, partition)
+        standing(cluster, wanted.name, number, wanted.place, partition, wanted.uncommitted[number])
         for number, partition in enumerate(partitions)
     ]
 
@@ -253,7 +257,7 @@ async def _return(
         whole=wanted.manifest.size - sum(each.bytes_count for each in standings),
         is_stopped=wanted.is_stopped,
     )
-    return await returning.run(wanted.manifest, standings, producer_id)
+    return await returning.run(wanted.manifest, wanted.uncommitted, standings, producer_id)
 
 
 def _alter(servers: str, name: str, settings: dict[str, str | None]) -> None:
@@ -266,6 +270,7 @@ def _alter(servers: str, name: str, settings: dict[str, str | None]) -> None:
 def _said(wanted: Wanted, topic_id: bytes, returned: list[Returned]) -> Told:
     records = sum(each.records for each in returned)
     moved = sum(each.moved for each in returned)
+    not_committed = sum(each.not_committed for each in returned)
     lines = [f"topic {wanted.name} is restored: {records:,} records in {len(returned)} partitions"]
     for number, each in enumerate(returned):
         if each.moved:
@@ -275,11 +280,16 @@ def _said(wanted: Wanted, topic_id: bytes, returned: list[Returned]) -> Told:
             )
     if not moved:
         lines.append("every record has the offset that it had")
+    if not_committed:
+        lines.append(
+            f"{not_committed:,} records are left out: their transactions were aborted, or open when it was saved"
+        )
     told = {
         "name": wanted.name,
         "kind": "topic",
         "id": topic_id.hex(),
         "records": records,
+        "not_committed": not_committed,
         "offsets_kept": not moved,
         "partitions": [
             {
@@ -301,7 +311,7 @@ def restore_tables(wanted: Wanted) -> Told:
     manifest = wanted.manifest
     if _target_or_none(wanted) is None:
         with reached(wanted.servers) as cluster:
-            _create(cluster, wanted, partitions=1, held_back=())
+            _create(cluster, wanted, partitions=1, held_back={})
     with group_of(wanted.servers, wanted.name) as tables:
         returning = snapshot.TablesReturning(
             wanted.place,

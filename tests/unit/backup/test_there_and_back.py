@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from quorate.backup import manifest as manifests
-from quorate.backup.checking import problems
+from quorate.backup.checking import check, problems
 from quorate.backup.errors import Stopped, WrongBackup
 from quorate.backup.manifest import Gap, Manifest
 from quorate.backup.pace import Progress, Throttle
@@ -22,13 +22,13 @@ from quorate.backup.returning import Returned, Returning, Target
 from quorate.backup.saving import Saved, save_topic
 from quorate.backup.source import source_of
 from quorate.batch import decode_records, encode_records, parse_batch_header
-from quorate.client import LATEST, Cluster
+from quorate.client import LATEST, Cluster, Joint
 from quorate.client.admin import new_producer_id
 from quorate.client.ranges import Range, batches_between
 from quorate.node.address import Address
 from quorate.node.client import Client
 from quorate.wire.messages import Api
-from tests.unit.kafka.harness import TIMEOUT_S, Connection, Served, serve
+from tests.unit.kafka.harness import POLL_S, TIMEOUT_S, Connection, Served, serve
 
 FILE_BYTES = 300
 
@@ -41,10 +41,11 @@ class Room:
         self._connection = connection
         self.place: Place = Directory(directory)
         self._bootstrap = f"127.0.0.1:{served.port}"
+        self.other_key: bytes | None = None
 
     async def write(self, topic: str, *values: bytes, **more: int) -> None:
         for value in values:
-            batch = encode_records([(b"k", value), (None, value * 2)], 5, **more)
+            batch = encode_records([(b"k", value), (self.other_key, value * 2)], 5, **more)
             assert (await self._connection.produce(topic, batch)).error_code == 0
 
     async def delete_before(self, topic: str, offset: int) -> None:
@@ -68,8 +69,9 @@ class Room:
 
     async def standing(self, manifest: Manifest, topic: str) -> Standing:
         (partition,) = manifest.partitions
+        (uncommitted,) = check(self.place, manifest)
         found: Standing = await self.asking(
-            lambda cluster: standing(cluster, topic, 0, self.place, partition)
+            lambda cluster: standing(cluster, topic, 0, self.place, partition, uncommitted)
         )
         return found
 
@@ -92,18 +94,54 @@ class Room:
                 whole=manifest.size,
                 is_stopped=is_stopped,
             )
-            (returned,) = await returning.run(manifest, [at or Standing()], producer_id)
+            uncommitted = check(self.place, manifest)
+            (returned,) = await returning.run(manifest, uncommitted, [at or Standing()], producer_id)
         return returned
 
-    async def read(self, topic: str) -> list[tuple[int, bytes | None, bytes | None, int]]:
+    async def transact(self, topic: str, number: int, **outcomes: bool | None) -> None:
+        """One joint transaction; what its attempts write takes turns. False: it does not count; None: everything of
+        that number stays open."""
+
+        def write() -> None:
+            with Joint(self._bootstrap, "app", "run", timeout_s=TIMEOUT_S) as joint:
+                attempts = [joint.open(number, task=task, attempt=0) for task in range(len(outcomes))]
+                writers = dict(zip(outcomes, map(joint.writer, attempts), strict=True))
+                for turn in range(2):
+                    for name, writer in writers.items():
+                        value = f"{name}-{turn}".encode()
+                        writer.append(topic, {0: encode_records([(b"k", value), (self.other_key, value)], 5)})
+                if None not in outcomes.values():
+                    joint.commit(
+                        number, [writers[name].part() for name, counts in outcomes.items() if counts]
+                    )
+
+        await asyncio.to_thread(write)
+
+    async def until_stable(self, topic: str) -> None:
+        """Every transaction has its marker."""
+
+        def ends(cluster: Cluster) -> bool:
+            return cluster.offsets(topic, {0: LATEST}, committed=True) == cluster.offsets(topic, {0: LATEST})
+
+        await _until(lambda: self.asking(ends))
+
+    async def until_compacted(self, topic: str, records_max: int) -> None:
+        async def is_short() -> bool:
+            return len(await self.read(topic)) <= records_max
+
+        await _until(is_short)
+
+    async def read(
+        self, topic: str, *, committed: bool = False
+    ) -> list[tuple[int, bytes | None, bytes | None, int]]:
         """(offset, key, value, timestamp) of every record."""
 
         def ask(cluster: Cluster) -> list[tuple[int, bytes | None, bytes | None, int]]:
-            end = cluster.offsets(topic, {0: LATEST})[0] or 0
+            end = cluster.offsets(topic, {0: LATEST}, committed=committed)[0] or 0
             wanted = Range(topic, 0, 0, end)
             return [
                 (record.offset, record.key, record.value, record.timestamp)
-                for batch in batches_between(cluster, wanted, missing_is_error=False)
+                for batch in batches_between(cluster, wanted, committed=committed, missing_is_error=False)
                 if not parse_batch_header(batch).is_control
                 for record in decode_records(batch)
             ]
@@ -112,8 +150,21 @@ class Room:
         return found
 
 
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(POLL_S)
+
+
 def in_room(
-    tmp_path: Path, test: Callable[[Room], Any], topics: tuple[str, ...] = ("a", "b"), **settings: Any
+    tmp_path: Path,
+    test: Callable[[Room], Any],
+    topics: tuple[str, ...] = ("a", "b"),
+    *,
+    compaction_every_s: float = 15.0,
+    **settings: Any,
 ) -> None:
     async def main(served: Served) -> None:
         async with await served.connect() as connection:
@@ -121,7 +172,7 @@ def in_room(
                 assert (await connection.create(topic, **settings)).error_code == 0
             await test(Room(served, connection, tmp_path / "place"))
 
-    serve(tmp_path, main)
+    serve(tmp_path, main, compaction_every_s=compaction_every_s)
 
 
 def after(count: int) -> Callable[[], bool]:
@@ -150,6 +201,80 @@ def test_everything_comes_back_where_it_was(tmp_path: Path, replication: str) ->
         assert (found.batches, found.moved) == (5, 0)
 
     in_room(tmp_path, test, quorate_replication=replication)
+
+
+@pytest.mark.parametrize("replication", ["raft", "coordinated", "isr", "confirm"])
+def test_readers_of_committed_records_see_what_they_saw(tmp_path: Path, replication: str) -> None:
+    async def test(room: Room) -> None:
+        await room.write("a", b"plain", producer_id=9, producer_epoch=0, base_sequence=0)
+        await room.transact("a", 1, one=True, aborted=False, two=True)
+        await room.write("a", b"between")
+        await room.until_stable("a")
+        before = await room.read("a", committed=True)
+        await room.transact("a", 2, open=None)
+        await room.write("a", b"behind")
+        first = (await room.save("a")).manifest
+        # What lies behind an open transaction is shown as soon as that is known to have come to nothing.
+        behind = [record for record in await room.read("a") if record[2] in (b"behind", b"behind" * 2)]
+        returned = await room.put_back(first, "b")
+        assert returned == Returned(len(before) + 2, 0, -1, not_committed=4 + 4)
+        assert await room.read("b", committed=True) == before + behind
+        assert await room.read("b") == before + behind
+        whole = await room.standing(first, "b")
+        assert (await room.put_back(first, "b", whole)).records == 0
+
+        await room.transact("a", 2, again=True)  # Aborts what was left open.
+        await room.until_stable("a")
+        second = (await room.save("a")).manifest
+        assert (await room.put_back(second, "c")).moved == 0
+        assert await room.read("c", committed=True) == await room.read("a", committed=True)
+
+    in_room(tmp_path, test, ("a", "b", "c"), quorate_replication=replication)
+
+
+def test_a_restore_of_transactions_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        for number in range(4):
+            await room.transact("a", number, one=True, aborted=False, two=True)
+        await room.until_stable("a")
+        made = (await room.save("a")).manifest
+        with pytest.raises(Stopped, match="--resume"):
+            await room.put_back(made, "b", is_stopped=after(7))
+        found = await room.standing(made, "b")
+        assert 0 < found.batches < 16
+        returned = await room.put_back(made, "b", found)
+        assert (returned.records, returned.moved, returned.not_committed) == (32 - 2 * found.batches, 0, 16)
+        assert await room.read("b", committed=True) == await room.read("a", committed=True)
+
+    in_room(tmp_path, test)
+
+
+def test_what_compaction_has_left_comes_back(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        room.other_key = b"l"  # A compacted topic takes nothing without one.
+        await room.transact("a", 1, one=True, aborted=False)
+        for number in range(40):
+            await room.write("a", b"%04d" % number * 100)
+        await room.transact("a", 2, aborted=False, two=True)
+        await room.until_stable("a")
+        await room.until_compacted("a", 60)
+        made = (await room.save("a")).manifest
+        returned = await room.put_back(made, "b")
+        assert (returned.moved, returned.not_committed) == (0, 8)
+        # Both go on being compacted: the newest of each key is what stays.
+        newest = [
+            {key: record for record in await room.read(topic, committed=True) for key in record[1:2]}
+            for topic in ("a", "b")
+        ]
+        assert newest[0] == newest[1]
+        assert [record[2] for record in newest[1].values()] == [b"two-1", b"two-1"]
+
+    policy: dict[str, Any] = {
+        "cleanup_policy": "compact",
+        "segment_bytes": "16384",
+        "min_cleanable_dirty_ratio": "0.1",
+    }
+    in_room(tmp_path, test, compaction_every_s=0.05, **policy)
 
 
 def test_what_is_gone_before_it_is_saved_is_told_and_leaves_its_place(tmp_path: Path) -> None:
