@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree, rmtree
+from threading import Event, Thread
 
 import msgspec
 import pytest
@@ -50,6 +53,7 @@ from tests.unit.machine.table_support import ACCOUNTS, id_of
 pytestmark = pytest.mark.cluster
 
 TIMEOUT_S = 60.0
+WRITING_PAUSE_S = 0.05
 TOPICS = {name: name for name in REPLICATIONS} | {"turned": "raft"}
 """And how each is replicated at first."""
 DIFFERS, VALUE, DUPLICATE, SEQUENCE, TABLE, FRAME, PAYLOAD, MISSING, CLEAN = map(number, range(9))
@@ -218,8 +222,8 @@ def lived(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path
         Operator(cluster.bootstrap).brings_about("topic alter turned --replication isr")
         _transact(cluster.bootstrap)
         _produce(producer)
-        report = audited(spark, places_in(cluster.directory))
-        _produce(producer)
+        with writing(producer):
+            report = audited(spark, places_in(cluster.directory))
         assert producer.flush(TIMEOUT_S) == 0
         assert report.findings == []
         assert report.entries_count > 0
@@ -238,6 +242,24 @@ def _transact(bootstrap: str) -> None:
             producer.produce(name, b"transacted")
         producer.flush(TIMEOUT_S)
         (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
+
+
+@contextmanager
+def writing(producer: Producer) -> Iterator[None]:
+    """To all topics, all the time that the block takes."""
+    is_over = Event()
+
+    def write() -> None:
+        while not is_over.wait(WRITING_PAUSE_S):
+            _produce(producer)
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        writer.join()
 
 
 def _produce(producer: Producer) -> None:

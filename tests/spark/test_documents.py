@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
 
 from quorate.cli.demo_cluster import DemoCluster
@@ -74,6 +74,9 @@ def test_the_examples_of_tables_run_as_they_are_written(
     example.run(changes, **places)
     with_query(example, lambda: bank.execute(Delete("accounts", (2,)), Insert("accounts", (3, "Cid", 5))))
     assert rows(bank, "copy") == rows(bank, "accounts") == [(1, "Ann", 100), (3, "Cid", 5)]
+    accounts = example.names["accounts"]
+    assert isinstance(accounts, DataFrame)
+    assert accounts.orderBy("id").collect() == rows(bank, "accounts"), "a table is read anew at each action"
 
     example.run(complete, **places)
     with_query(example, lambda: payments.produce([b'{"owner": "Ann", "amount": 10}']))
