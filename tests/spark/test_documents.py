@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from quorate.cli.demo_cluster import DemoCluster
@@ -66,7 +66,7 @@ def test_the_examples_of_tables_run_as_they_are_written(
     places = {"localhost:9092": cluster.bootstrap, "checkpoints/": f"{tmp_path}/"}
     payments = Topic(cluster.bootstrap, "payments", 1)
     payments.produce([b'{"owner": "Ann", "amount": 3}', b'{"owner": "Bob", "amount": 4}'])
-    example = Example("Tables", spark=spark, functions=functions)
+    example = Example("Tables", spark=spark)
     snapshot, changes, complete, updates = range(len(example.blocks))
     example.run(snapshot, **places)
     assert re.search(r"Ann\| +100\|", capsys.readouterr().out)
