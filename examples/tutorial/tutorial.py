@@ -3,20 +3,25 @@
 #
 # Open this file as a notebook (VS Code, PyCharm and Jupytext take `# %%` for cells), or run it. It needs
 # a cluster (`quorate up`) and `pip install '.[local]'`; the environment variable `QUORATE_BOOTSTRAP` says where.
+#
+# It can be run as often as you like: each run has names of its own, and takes away at its end what it has made.
 
 # %%
 import os
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 from pyspark.sql import functions
 
 from quorate.client import Cluster, TableGroup, create_group
-from quorate.client.admin import create_topic
+from quorate.client.admin import create_topic, delete_topic
 from quorate.spark.session import local_session
 from quorate.tables import Column, CreateTable, Insert, Table, Type
 
 BOOTSTRAP = os.environ.get("QUORATE_BOOTSTRAP", "127.0.0.1:9092")
+RUN = uuid4().hex[:8]
+ORDERS, REVENUE, CATALOG = f"orders-{RUN}", f"revenue-{RUN}", f"catalog-{RUN}"
 to_end = ExitStack()
 scratch = to_end.enter_context(TemporaryDirectory(prefix="quorate-tutorial-"))
 
@@ -25,12 +30,20 @@ scratch = to_end.enter_context(TemporaryDirectory(prefix="quorate-tutorial-"))
 #
 # Each chooses how its copies agree.
 
+
 # %%
+def take_away() -> None:
+    with Cluster(BOOTSTRAP) as cluster:
+        for name in (ORDERS, REVENUE, CATALOG):
+            delete_topic(cluster, name)
+
+
 with Cluster(BOOTSTRAP) as cluster:
-    create_topic(cluster, "orders", partitions_count=2, config={"quorate.replication": "raft"})
-    create_topic(cluster, "revenue", partitions_count=1, config={"quorate.replication": "isr"})
-create_group(BOOTSTRAP, "catalog", replication="confirm")
-with TableGroup(BOOTSTRAP, "catalog") as catalog:
+    create_topic(cluster, ORDERS, partitions_count=2, config={"quorate.replication": "raft"})
+    create_topic(cluster, REVENUE, partitions_count=1, config={"quorate.replication": "isr"})
+    create_group(cluster, CATALOG, replication="confirm")
+to_end.callback(take_away)
+with TableGroup(BOOTSTRAP, CATALOG) as catalog:
     prices = Table("prices", (Column("item", Type.STR), Column("cents", Type.INT)), key=("item",))
     catalog.execute(CreateTable(prices))
     catalog.execute(Insert("prices", ("nails", 3)), Insert("prices", ("hammer", 1250)))
@@ -55,11 +68,11 @@ orders = spark.range(1000).selectExpr(
 for _ in range(2):
     (
         orders.write.format("quorate")
-        .options(bootstrap=BOOTSTRAP, topic="orders", txnAppId="tutorial", txnVersion="1")
+        .options(bootstrap=BOOTSTRAP, topic=ORDERS, txnAppId=f"tutorial-{RUN}", txnVersion="1")
         .mode("append")
         .save()
     )
-read = spark.read.format("quorate").options(bootstrap=BOOTSTRAP, subscribe="orders").load()
+read = spark.read.format("quorate").options(bootstrap=BOOTSTRAP, subscribe=ORDERS).load()
 assert read.count() == 1000
 
 # %% [markdown]
@@ -68,7 +81,7 @@ assert read.count() == 1000
 # As it is at one moment.
 
 # %%
-price_list = spark.read.format("quorate").options(bootstrap=BOOTSTRAP, table="catalog/prices").load()
+price_list = spark.read.format("quorate").options(bootstrap=BOOTSTRAP, table=f"{CATALOG}/prices").load()
 price_list.show()
 
 # %% [markdown]
@@ -79,7 +92,7 @@ price_list.show()
 # %%
 sold = (
     spark.readStream.format("quorate")
-    .options(bootstrap=BOOTSTRAP, subscribe="orders", startingOffsets="earliest")
+    .options(bootstrap=BOOTSTRAP, subscribe=ORDERS, startingOffsets="earliest")
     .load()
     .selectExpr("cast(key as string) as item", "cast(cast(value as string) as long) as pieces")
     .groupBy("item")
@@ -89,7 +102,7 @@ sold = (
 )
 query = (
     sold.writeStream.format("quorate")
-    .options(bootstrap=BOOTSTRAP, topic="revenue", checkpointLocation=f"{scratch}/checkpoint")
+    .options(bootstrap=BOOTSTRAP, topic=REVENUE, checkpointLocation=f"{scratch}/checkpoint")
     .outputMode("complete")
     .trigger(availableNow=True)
     .start()
@@ -100,7 +113,7 @@ query.awaitTermination()
 # ## What came of it
 
 # %%
-revenue = spark.read.format("quorate").options(bootstrap=BOOTSTRAP, subscribe="revenue").load()
+revenue = spark.read.format("quorate").options(bootstrap=BOOTSTRAP, subscribe=REVENUE).load()
 newest = revenue.groupBy(functions.col("key").cast("string").alias("item")).agg(
     functions.max_by(functions.col("value").cast("string"), "offset").alias("cents")
 )

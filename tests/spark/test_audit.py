@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree, rmtree
+from threading import Event, Thread
 
 import msgspec
 import pytest
@@ -14,10 +17,12 @@ from pyspark.sql import SparkSession
 
 from quorate.audit.findings import Finding
 from quorate.audit.places import Place, places_in
+from quorate.audit.rebuild import PURPOSES
+from quorate.audit.replica import Looked
 from quorate.cli import audit as command
 from quorate.cli.demo_cluster import DemoCluster
 from quorate.cli.entry import run
-from quorate.core.entry import Header, Kind
+from quorate.core.entry import Header, Kind, Partition
 from quorate.host.manifest import Manifest, encode_manifest
 from quorate.machine.commanded import commands_batch
 from quorate.machine.metadata import REPLICATIONS
@@ -48,10 +53,11 @@ from tests.unit.machine.table_support import ACCOUNTS, id_of
 pytestmark = pytest.mark.cluster
 
 TIMEOUT_S = 60.0
+WRITING_PAUSE_S = 0.05
 TOPICS = {name: name for name in REPLICATIONS} | {"turned": "raft"}
 """And how each is replicated at first."""
 DIFFERS, VALUE, DUPLICATE, SEQUENCE, TABLE, FRAME, PAYLOAD, MISSING, CLEAN = map(number, range(9))
-COMMITTED, ABORTED, OTHERWISE, TWICE, AGREED, HOME, COMPACTED = map(number, range(10, 17))
+COMMITTED, ABORTED, OTHERWISE, TWICE, AGREED, HOME, COMPACTED, BEHIND = map(number, range(10, 18))
 
 
 def audited(spark: SparkSession, places: list[Place]) -> Report:
@@ -80,6 +86,13 @@ def other_tables(batches: list[Batch], last: int) -> tuple[bytes, bytes]:
         if offset < last - 2:
             tables.settle(header, 0, batch.payload)
     return tally.snapshot(), b"".join(tables.snapshot_pieces())
+
+
+def save_other_tables(store: Made, partition: Partition, batches: list[Batch], last: int) -> None:
+    (entry,) = store.world.read(last, last, partition)
+    tally, tables = other_tables(batches, last)
+    data = encode_manifest(Manifest(entry.header.id, entry.checksum, tally, tables))
+    store.world.store.save_snapshot(partition, entry.header.id, entry.checksum, data, lambda error: None)
 
 
 def decisions() -> list[Batch]:
@@ -129,16 +142,15 @@ def made(directory: Path, node: int) -> Place:
     store.add(SEQUENCE, with_sequences(0, 1, 2, 5, 6), protocol="confirm")
     batches = transactions()
     store.add(TABLE, batches, purpose="tables")
+    # The third has all of it, too, and its disk does not say that anything is settled.
+    store.add(BEHIND, batches, purpose="tables", settles=node != 3)
     for partition in (FRAME, PAYLOAD, MISSING, CLEAN):
         store.add(partition, usual())
     add_transactions(store)
     store.add(COMPACTED, keyed())
     if node == 2:
-        inner = store.world.store
-        entry = store.world.read(20, 20, TABLE)
-        tally, tables = other_tables(batches, 20)
-        data = encode_manifest(Manifest(entry[0].header.id, entry[0].checksum, tally, tables))
-        inner.save_snapshot(TABLE, entry[0].header.id, entry[0].checksum, data, lambda error: None)
+        for partition in (TABLE, BEHIND):
+            save_other_tables(store, partition, batches, 20)
     if node == 3:  # Copies are compacted each at its own time.
         store.compact(COMPACTED)
     store.rest()
@@ -167,6 +179,8 @@ def test_what_is_planted_is_found_and_only_that(spark: SparkSession, tmp_path: P
             finding("", SEQUENCE, "sequence", 3, 3),
             finding("n2", TABLE, "table", 20, 20),
             finding("n2", TABLE, "table", 30, 30),
+            finding("n2", BEHIND, "table", 20, 20),
+            finding("n2", BEHIND, "table", 30, 30),
             finding("n1", FRAME, "frame", first, first),
             finding("n3", PAYLOAD, "payload", 2, 2),
             finding("n3", MISSING, "missing", int(gone.stem), last),
@@ -179,8 +193,11 @@ def test_what_is_planted_is_found_and_only_that(spark: SparkSession, tmp_path: P
     )
     (contrary,) = [each for each in report.findings if each.partition == OTHERWISE.hex()]
     assert contrary.detail == "transaction 1 of producer 23 is aborted here, and committed by its coordinator"
-    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 2, "raft": 13}
-    assert report.copies_count == 51
+    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 2, "raft": 14}
+    assert report.copies_count == 54
+    assert report.states_count == 8, (
+        "of two tables and a home, all copies but the one that has settled nothing"
+    )
     assert report.entries_count > 1500
 
 
@@ -205,8 +222,8 @@ def lived(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path
         Operator(cluster.bootstrap).brings_about("topic alter turned --replication isr")
         _transact(cluster.bootstrap)
         _produce(producer)
-        report = audited(spark, places_in(cluster.directory))
-        _produce(producer)
+        with writing(producer):
+            report = audited(spark, places_in(cluster.directory))
         assert producer.flush(TIMEOUT_S) == 0
         assert report.findings == []
         assert report.entries_count > 0
@@ -227,6 +244,24 @@ def _transact(bootstrap: str) -> None:
         (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
 
 
+@contextmanager
+def writing(producer: Producer) -> Iterator[None]:
+    """To all topics, all the time that the block takes."""
+    is_over = Event()
+
+    def write() -> None:
+        while not is_over.wait(WRITING_PAUSE_S):
+            _produce(producer)
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        writer.join()
+
+
 def _produce(producer: Producer) -> None:
     for name in TOPICS:
         for _ in range(20):
@@ -235,15 +270,22 @@ def _produce(producer: Producer) -> None:
 
 
 def test_a_cluster_of_all_protocols_is_clean(spark: SparkSession, lived: Path) -> None:
-    report = audited(spark, places_in(lived))
+    places = places_in(lived)
+    report = audited(spark, places)
     assert report.findings == []
     assert report.replicas == ["n1", "n2", "n3"]
     homes = {f"{HOMES[TRANSACTIONS]}-{n}" for n in range(8)}
     assert set(report.names.values()) == {f"{name}-0" for name in TOPICS} | homes
     assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 2, "raft": 2 + len(homes)}
-    assert report.states_count == 3 * (1 + len(homes)), (
-        "of the image and the homes, each copy's was built again"
-    )
+    # What is settled is on a disk with whatever is written next: of homes that rest, some disks have not heard.
+    settled = [
+        facts
+        for place in places
+        for facts in Looked(place).facts.values()
+        if facts.purpose in PURPOSES and facts.commit >= 0
+    ]
+    assert {facts.purpose for facts in settled} == {"metadata", "transactions"}
+    assert report.states_count == len(settled), "each copy that has settled anything was built again"
 
 
 def test_the_command_says_what_and_what_to_do(

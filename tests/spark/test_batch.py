@@ -190,3 +190,16 @@ def test_a_schema_of_ones_own_is_refused(spark: SparkSession, make_topic: MakeTo
     topic = make_topic()
     with pytest.raises(PySparkException, match="has a schema of its own"):
         spark.read.format("quorate").schema("value string").options(**topic.options()).load().count()
+
+
+def test_a_frame_ends_where_its_first_action_found_the_end_and_one_loaded_anew_sees_more(
+    spark: SparkSession, make_topic: MakeTopic
+) -> None:
+    """Spark keeps what a Python source has planned; the document says so, and what to do."""
+    topic = make_topic()
+    frame = topic.read(spark)
+    topic.produce(numbered(10))
+    assert frame.count() == 10, "nothing is planned before the first action"
+    topic.produce(numbered(10))
+    assert frame.count() == 10
+    assert topic_count(spark, topic) == 20

@@ -91,6 +91,17 @@ def test_every_record_is_in_the_table_once_and_read_with_the_log(job: Job) -> No
     assert rows == plain, "all columns are those of the log"
 
 
+def test_values_with_a_schema_are_columns_in_the_table_and_behind_it(job: Job) -> None:
+    job.topic.produce([b'{"user": "ann"}', b"nonsense"])
+    job.run()
+    job.topic.produce([b'{"user": "bob"}'])
+    options = {"valueFormat": "json", "valueSchema": "user string"}
+    rows = job.tiered(**options, badRecords="column", columns="value,offset").select("value.user", "badValue")
+    assert {tuple(row) for row in rows.collect()} == {("ann", None), (None, b"nonsense"), ("bob", None)}
+    with pytest.raises(PySparkException, match="a value is not json of the schema: 'nonsense'"):
+        job.tiered(**options).collect()
+
+
 @pytest.mark.parametrize(
     "step",
     [

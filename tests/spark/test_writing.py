@@ -191,6 +191,30 @@ def test_a_rewound_checkpoint_is_skipped_and_a_deleted_one_written_again(
     assert sorted(target.values(spark)) == sorted(2 * numbered(20)), "another query, and nobody knows better"
 
 
+def test_what_foreach_batch_writes_with_its_number_is_in_once(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The function fails behind its first write, and Spark runs it again for the same batch."""
+    source, target = make_topic(), make_topic()
+    source.produce(numbered(10))
+    calls: list[int] = []
+
+    def put(frame: DataFrame, number: int) -> None:
+        calls.append(number)
+        write(frame.select("value"), target, txnAppId=target.name, txnVersion=str(number))
+        if len(calls) == 1:
+            raise RuntimeError("told to fail")
+
+    frame = spark.readStream.format("quorate").options(**source.options(startingOffsets="earliest")).load()
+    writer = frame.writeStream.foreachBatch(put).option("checkpointLocation", str(tmp_path))
+    with pytest.raises(PySparkException, match="told to fail"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+    source.produce(numbered(5, 10))
+    finish(writer.trigger(availableNow=True).start())
+    assert calls == [0, 0, 1]
+    assert target.values(spark) == numbered(15)
+
+
 def test_a_driver_is_fenced_by_a_newer_run_of_its_query(
     spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -77,7 +77,7 @@ class Report(msgspec.Struct):
     entries_count: int = 0
     bytes_count: int = 0
     states_count: int = 0
-    """Tables and images that were built again."""
+    """Copies of tables, homes and the image that were built again."""
     looks: int = 1
     findings: list[Finding] = []
     untold_count: int = 0

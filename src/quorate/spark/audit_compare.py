@@ -112,13 +112,16 @@ def _settled_otherwise(rows: DataFrame) -> list[Finding]:
 
 
 def states_of(directories: DataFrame, logs: Sequence[LogFacts]) -> tuple[int, list[Finding]]:
-    """Each copy builds its states up to some offsets of all copies; what it has there is compared."""
+    """Each copy builds its states up to some offsets of all copies; what it has there is compared.
+
+    How many copies did, and what was found. Each is asked for what others have settled as well: one that is behind,
+    or whose disk does not say yet that anything is settled, keeps nobody from being compared with the rest.
+    """
     wanted: dict[str, set[int]] = {}
     for facts in logs:
         if facts.purpose in PURPOSES:
-            commit = min(other.commit for other in logs if other.partition == facts.partition)
             offsets = wanted.setdefault(facts.partition.hex(), set())
-            offsets.update(offset for offset in (commit, facts.snapshot) if offset >= 0)
+            offsets.update(offset for offset in (facts.commit, facts.snapshot) if offset >= 0)
     if not wanted:
         return 0, []
     said = {partition: sorted(offsets) for partition, offsets in wanted.items()}
@@ -132,12 +135,12 @@ def states_of(directories: DataFrame, logs: Sequence[LogFacts]) -> tuple[int, li
     groups = (
         directories.mapInArrow(build, STATES)
         .groupBy("partition", "offset")
-        .agg(f.collect_list(held).alias("held"))
-        .select("partition", "offset", f.size("held").alias("count"), _otherwise("held").alias("held"))
+        .agg(f.collect_set("replica").alias("copies"), f.collect_list(held).alias("held"))
+        .select("partition", "offset", "copies", _otherwise("held").alias("held"))
         .collect()
     )
     findings = [each for group in groups if group["held"] for each in _odd_ones(group)]
-    return sum(group["count"] for group in groups), findings
+    return len({(bytes(group["partition"]), copy) for group in groups for copy in group["copies"]}), findings
 
 
 def _otherwise(column: str) -> Any:

@@ -102,15 +102,28 @@ class TieredReader(DataSourceReader):
         return read_range(self.options, self.row_schema, partition)
 
     def _read_file(self, partition: FilePartition) -> Iterator[pa.RecordBatch]:
+        """Values are opened as those of the log are: a table holds them as they came."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from quorate.spark.values import RAW, raw_schema, typed
+
+        schema = to_arrow_schema(self.row_schema, timezone="UTC")
+        form = self.options.value_format
+        if form == RAW:
+            return self._records_in(partition, schema)
+        topic, number, path, *_ = partition.value
+        return typed(
+            self._records_in(partition, raw_schema(schema)), schema, form, f"{topic}-{number}, {path}"
+        )
+
+    def _records_in(self, partition: FilePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         from quorate.spark.lake import IN_FILES, Lake
 
         topic, number, path, first, end = partition.value
-        schema = to_arrow_schema(self.row_schema, timezone="UTC")
         constants = {"topic": topic, "partition": number}
         wanted = [name for name in IN_FILES.names if name in schema.names or name == "offset"]
         files = Lake(self.options.lake, dict(self.options.lake_options)).files(topic)

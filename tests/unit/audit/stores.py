@@ -86,29 +86,36 @@ def number(partition: int) -> Partition:
 
 
 class Made:
-    """A store with some logs in it, all settled, most of them in segments."""
+    """A store with some logs in it, all settled if nothing else is said, most of them in segments."""
 
     def __init__(self) -> None:
         self.world = World()
         self.world.open()
 
     def add(
-        self, partition: Partition, batches: list[Batch], *, protocol: str = "raft", purpose: str = "topic"
+        self,
+        partition: Partition,
+        batches: list[Batch],
+        *,
+        protocol: str = "raft",
+        purpose: str = "topic",
+        settles: bool = True,
     ) -> None:
         world = self.world
         world.create(partition, record(protocol, purpose))
         for batch in batches:
-            self.append(partition, batch)
+            self.append(partition, batch, settles=settles)
         world.run()
 
-    def append(self, partition: Partition, batch: Batch) -> None:
+    def append(self, partition: Partition, batch: Batch, *, settles: bool = True) -> None:
         store = self.world.store
         offset = store.head(partition).offset + 1
         payload = bytes(stamp(batch.payload, offset=offset, epoch=batch.epoch))
         crc = int.from_bytes(payload[17:21], "big")
         header = Header(batch.epoch, offset, 1, len(payload), Kind.RECORDS, 0, crc)
         store.append(partition, self.world.io(partition), store.seal(partition, [header], [payload]))
-        store.note_commit(partition, offset)
+        if settles:
+            store.note_commit(partition, offset)
         self.world.run()
 
     def rest(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
+from quorate.spark import writing
 from quorate.spark.options import parse_write_options
 from quorate.spark.staging import Staged, Transaction
 from quorate.spark.writing import commit
@@ -25,3 +28,26 @@ def test_a_batch_without_rows_is_no_transaction() -> None:
     """Nobody is asked, though nobody is there."""
     commit(NOWHERE, [Staged(BATCH, 0), None])
     commit(NOWHERE, [])
+
+
+def test_what_is_staged_and_not_committed_is_given_up_after_a_quarter_of_an_hour() -> None:
+    assert NOWHERE.transaction_timeout_s == 15 * 60
+
+
+@pytest.mark.parametrize("is_in", [True, False])
+def test_an_abort_leaves_what_is_in_and_says_so(
+    is_in: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark aborts a batch whose commit was durable, and raised: the cluster says that there is nothing to undo."""
+    asked: list[int] = []
+
+    class Coordinator:
+        def abort(self, number: int) -> bool:
+            asked.append(number)
+            return not is_in
+
+    monkeypatch.setattr(writing, "joint_for", lambda options, transaction: nullcontext(Coordinator()))
+    writing.abort(NOWHERE, BATCH)
+    assert asked == [3]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == (["spark-query-a: number 3 is in, and is not undone"] if is_in else [])
