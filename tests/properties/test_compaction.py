@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from quorate.batch import CONTROL, Record, decode_records, encode_records, parse
 from quorate.core.entry import Header, Kind, NoOp
 from quorate.core.generation import Generation
 from quorate.storage.frame import Frame
+from quorate.storage.segment import Made, parse_footer
 from quorate.storage.settings import TINY, StoreSettings
 from quorate.storage.surviving import Survivors
 from tests.unit.storage.harness import P0, World
@@ -169,6 +171,39 @@ def chained(frames: list[Frame]) -> bool:
     return all(
         two.prev == one.header.id and two.prev_checksum == one.checksum for one, two in pairwise(frames)
     )
+
+
+@given(st.integers(0, 1 << 32))
+def test_footers_say_from_what_compaction_made_a_file_and_the_same_on_every_replica(seed: int) -> None:
+    rng = Random(seed)
+    one, other, frames = two_of_one_log(seed, 40)
+    place = rng.randrange(len(frames))
+    last = frames[place].header.last
+    deleted_upto = rng.randint(-1, last)
+    ends = some_ends(rng, frames, last, [])
+    generation = one.generation(upto=frames[place], deleted_upto=deleted_upto, ends=ends)
+    for world in (one, other):
+        assert world.prepare(generation) is not None
+        world.swap(generation)
+    origins = origins_of(one)
+    assert origins == origins_of(other)
+    assert {(origin.upto, origin.deleted_upto) for origin in origins} == {(last, deleted_upto)}
+    assert sum(origin.entries_count for origin in origins) == place + 1
+    left = [row for row in one.rows() if row[0] <= last]
+    assert sum(origin.records_count for origin in origins) == len(left)
+
+
+def origins_of(world: Keyed) -> list[Made]:
+    """Of its compacted files, in order; each has the checksum that its footer says."""
+    log, found = world.store._logs[P0], []
+    for segment in log.segments:
+        if segment.compacted >= 0:
+            content = world.disk.content(log.file(segment.base))
+            made = parse_footer(content[segment.size :], P0).made
+            assert made is not None
+            assert made.crc == crc32c(content[: segment.size])
+            found.append(made)
+    return found
 
 
 @given(st.integers(0, 1 << 32))
