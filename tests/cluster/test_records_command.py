@@ -85,6 +85,36 @@ def test_lines_go_in_and_come_out_as_they_were(shell: Shell, tmp_path: Path) -> 
     assert shell.reads("lines", "--from", "2099-01-01T12:00") == []
 
 
+def test_odd_input_is_taken_or_refused_in_one_line(shell: Shell, tmp_path: Path) -> None:
+    shell("topic", "create", "odd")
+    empty = tmp_path / "empty"
+    empty.touch()
+    assert shell("produce", "odd", "--file", str(empty)).stderr.startswith(b"0 records written, ")
+    said = shell("produce", "odd", "--acks", "0", stdin=b"a\nb\n").stderr.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(b"2 records written, ")
+    late = b'{"value": "x", "timestamp": 9223372036854775808}'
+    assert "line 1: timestamp is " in shell.is_refused("produce", "odd", "--json", stdin=late)
+    assert "no standard input" in closed_input(shell, "produce", "odd")
+    for name in ("", "g" * 1001):
+        assert "its name has 1 to 1000 characters" in shell.is_refused("consume", "odd", "--group", name)
+    assert "no clock was that early" in shell.is_refused("consume", "odd", "--from", "0001-01-01")
+    nobody = ("group", "delete-offsets", "nobody", "--topic", "odd")
+    assert "group nobody has no positions" in shell.is_refused(*nobody)
+    reset = ("group", "reset-offsets", "old", "--topic", "odd", "--to-time")
+    assert "no clock was that early" in shell.is_refused(*reset, "0001-01-01")
+    shell(*reset, "1960-01-01")
+
+
+def closed_input(shell: Shell, *arguments: str) -> str:
+    """What a command says whose standard input somebody has closed."""
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *shell.command(*arguments)]
+    ended = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, text=True)
+    assert ended.returncode == 2, ended
+    (line,) = ended.stderr.splitlines()
+    return line
+
+
 @pytest.mark.proof
 def test_keys_headers_and_json_go_round(shell: Shell) -> None:
     shell("topic", "create", "keyed", "--partitions", "3")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorate.cli.options import SERVERS, Servers
+from quorate.cli.times import as_ms
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ quorate consume events --format json
 
 Records of one partition come in their order. Only what is settled is shown.
 """
+
+
+GROUP_NAME_MAX = 1000
+"""As nodes have it."""
 
 
 class Format(StrEnum):
@@ -74,6 +79,8 @@ def consume(
     )
     if group is None:
         return read_alone(servers, wanted)
+    if not 0 < len(group) <= GROUP_NAME_MAX:
+        raise WrongUsage(f"--group: its name has 1 to {GROUP_NAME_MAX} characters, not {len(group)}")
     if partition:
         raise WrongUsage("--group and --partition: a group divides partitions by itself; choose one of them")
     if isinstance(start, datetime) or start >= 0:
@@ -91,10 +98,12 @@ def _start(text: str) -> int | datetime:
     if text.isdecimal():
         return int(text)
     try:
-        return datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         why = "write beginning, end, an offset, or a time as 2026-03-01T12:00"
         raise WrongUsage(f"--from {text!r}: {why}") from None
+    as_ms(time, "--from")
+    return time
 
 
 def _show(format_: Format, key_separator: str | None) -> Show:

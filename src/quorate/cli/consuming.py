@@ -24,6 +24,7 @@ from quorate.batch import BadBatch, parse_batch_header
 from quorate.cli.orders import reached
 from quorate.cli.producing import in_words, security_of
 from quorate.cli.record_lines import Incoming, Show
+from quorate.cli.times import as_ms
 from quorate.cli.wrong import WrongUsage
 from quorate.client import EARLIEST, LATEST, Cluster
 from quorate.client.ranges import Range, batches_between
@@ -111,8 +112,8 @@ def _starts(
     if wanted.start == EARLIEST:
         return first
     if isinstance(wanted.start, datetime):
-        time_ms = int(wanted.start.timestamp() * 1000)
-        found = cluster.offsets(wanted.topic, dict.fromkeys(numbers, max(time_ms, 0)))
+        time_ms = as_ms(wanted.start, "--from")
+        found = cluster.offsets(wanted.topic, dict.fromkeys(numbers, time_ms))
         return {number: ends[number] if offset is None else offset for number, offset in found.items()}
     for number in numbers:
         if wanted.start > ends[number]:
@@ -202,8 +203,8 @@ def read_in_group(servers: str, wanted: Wanted, group: str) -> int:
         )
         stopped = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stopped.set)
-        await consumer.start()
         try:
+            await consumer.start()
             await _read_on(consumer, wanted, ends, Printer(wanted), stopped)
         finally:
             with suppress(TimeoutError, KafkaError):

@@ -9,6 +9,7 @@ import typer
 
 from quorate.cli import say
 from quorate.cli.options import SERVERS, Json, Servers
+from quorate.cli.times import as_ms
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -221,6 +222,10 @@ def delete_offsets(name: Name, topic: Topics = None, servers: Servers = SERVERS,
         )
     with reached(servers) as cluster:
         before = positions_of(cluster, name)
+        if not before:
+            raise WrongUsage(
+                f"group {name} has no positions; `quorate group list` shows the groups there are"
+            )
         places = [place for place in _wanted(cluster, topic, before, name) if place in before]
         if places:
             forget_positions(cluster, name, places)
@@ -277,7 +282,7 @@ def _ends(cluster: Cluster, places: list[Place]) -> Positions:
 
 def _at_time(cluster: Cluster, places: list[Place], time: datetime, ends: Positions) -> Positions:
     """The end, where nothing is so young."""
-    return ends | _offsets(cluster, places, round(time.timestamp() * 1000))
+    return ends | _offsets(cluster, places, as_ms(time, "--to-time"))
 
 
 def _offsets(cluster: Cluster, places: list[Place], when: int) -> Positions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -102,6 +103,8 @@ def produce(
         str(acks),
         is_compacted,
     )
+    if file is None and sys.stdin is None:  # Closed: something else may have its number by now.
+        raise WrongUsage("there is no standard input; name a file with --file")
     if file is None:
         return write_all(servers, settings, 0, parse)
     try:

@@ -22,6 +22,7 @@ from aiokafka.errors import KafkaError
 from quorate.cli import say
 from quorate.cli.record_lines import BadLine, Header, Outgoing, Parse
 from quorate.cli.wrong import WrongUsage
+from quorate.cli.wrong import in_words as reason
 from quorate.client.security import Security
 
 CHUNK_BYTES = 256 << 10
@@ -33,6 +34,7 @@ STOP_S = 10.0
 """After Ctrl-C, for what is under way."""
 TELL_EVERY_S = 2.0
 NOT_ALL = 1
+NOWHERE = -1
 
 
 class Settings(NamedTuple):
@@ -60,7 +62,8 @@ class Written:
     def answered(self, future: asyncio.Future[Any]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is None:
-            self.written[future.result().partition] += 1
+            written = future.result()  # None with --acks 0: nobody says where it is.
+            self.written[NOWHERE if written is None else written.partition] += 1
         else:
             self.failed_count += 1
             self.first_failure = self.first_failure or in_words(error)
@@ -77,13 +80,14 @@ def write_all(servers: str, settings: Settings, descriptor: int, parse: Parse, *
     from quorate.cli.access import access
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # What goes wrong is told below, in one line.
-    written = Written()
+    written, is_over = Written(), False
     try:
         asyncio.run(_write(written, servers, settings, descriptor, parse, size, access().security))
+        is_over = True
     except KafkaError as error:
         raise WrongUsage(f"{servers}: {in_words(error)}") from error
     finally:
-        if written.sent_count:
+        if is_over or written.sent_count:
             say.progress_line(written.summary())
     if written.failed_count:
         was = "was" if written.failed_count == 1 else "were"
@@ -163,19 +167,25 @@ async def _send(producer: AIOKafkaProducer, settings: Settings, record: Outgoing
 async def _lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
     """Whole lines, as many as have come; the last one may lack its end."""
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue(maxsize=2)
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(maxsize=2)
 
     def read() -> None:
         with suppress(RuntimeError):  # The loop is closed: nobody wants more.
             while True:
-                chunk = os.read(descriptor, CHUNK_BYTES)
+                chunk: bytes | OSError
+                try:
+                    chunk = os.read(descriptor, CHUNK_BYTES)
+                except OSError as error:
+                    chunk = error
                 asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
-                if not chunk:
+                if not chunk or isinstance(chunk, OSError):
                     return
 
     threading.Thread(target=read, daemon=True).start()
     rest = b""
     while chunk := await chunks.get():
+        if isinstance(chunk, OSError):
+            raise WrongUsage(f"cannot read the lines: {reason(chunk)}; name a file with --file") from chunk
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_BYTES_MAX:
             raise WrongUsage(f"a line is longer than {LINE_BYTES_MAX} bytes; is this a file with lines?")

@@ -19,6 +19,9 @@ BASE64 = "base64"
 """Bytes that are no text are {"base64": "..."} in JSON."""
 FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
+NUMBER_MAX = (1 << 63) - 1
+"""As large as the time of a record can be."""
+
 Header = tuple[str, bytes | None]
 
 
@@ -91,8 +94,10 @@ def from_json(line: bytes) -> Outgoing:
 
 def _number(found: dict[str, Any], name: str) -> int | None:
     number = found.get(name)
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-        raise BadLine(f"{name} is {number!r}, and no number from 0 on")
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= NUMBER_MAX:
+        raise BadLine(f"{name} is {number!r}, and no number from 0 to {NUMBER_MAX}")
     return number
 
 

@@ -84,6 +84,9 @@ class Found(NamedTuple):
 OPENING_COUNT_MAX = 2
 """Batches whose records are being looked at, over all connections."""
 
+LOOKING_COUNT_MAX = 16
+"""Logs that are being read for a time, over all connections: each has some megabytes in memory meanwhile."""
+
 JUDGING_COUNT_MAX = 2
 """Passwords that are being hashed, over all connections: whoever tries many waits, and nobody else does."""
 
@@ -104,6 +107,7 @@ class Broker:
         """Of requests that have, and wait for their answers, over all doors."""
         self.metadata = metadata.MetadataCache(node)
         self.opening = asyncio.Semaphore(OPENING_COUNT_MAX)
+        self.looking = asyncio.Semaphore(LOOKING_COUNT_MAX)
         self.judging = asyncio.Semaphore(JUDGING_COUNT_MAX)
         self._waiting: dict[Partition, dict[Waiter, None]] = {}
         self._woken: dict[Partition, None] = {}

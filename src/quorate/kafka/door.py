@@ -52,8 +52,24 @@ WRITE_BUFFER_HIGH_BYTES = 8 << 20
 JOIN_BYTES_MAX = 4 << 10
 """Answers up to this size are written as one buffer: copying is cheaper than listing the pieces."""
 
-FETCHES = (Api.FETCH, TABLES_SCAN_API)
-"""Small requests with large answers."""
+FETCHES = frozenset(
+    (
+        Api.FETCH,
+        Api.LIST_OFFSETS,
+        Api.METADATA,
+        Api.OFFSET_FETCH,
+        Api.DESCRIBE_GROUPS,
+        Api.LIST_GROUPS,
+        Api.DESCRIBE_CONFIGS,
+        Api.DESCRIBE_LOG_DIRS,
+        Api.DESCRIBE_PRODUCERS,
+        Api.DESCRIBE_TRANSACTIONS,
+        Api.LIST_TRANSACTIONS,
+        Api.LIST_PARTITION_REASSIGNMENTS,
+        TABLES_SCAN_API,
+    )
+)
+"""Small requests with large answers, or that read much: one of a connection at a time."""
 
 _SIZE = struct.Struct(">i")
 _SIZE_BYTES = _SIZE.size

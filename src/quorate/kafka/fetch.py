@@ -24,7 +24,7 @@ from quorate.kafka.call import Call
 from quorate.kafka.leader_epochs import end_of_epoch
 from quorate.kafka.stable import aborted_between, stable_end
 from quorate.storage.frame import Frame
-from quorate.wire.cursor import Buffer
+from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.fetch import (
     FIRST_EPOCH,
     LAST_EPOCH,
@@ -48,6 +48,9 @@ PARTITION_BYTES_MAX = 16 << 20
 WAIT_MS_MAX = 5 * 60_000
 READ_TIMEOUT_S = 30.0
 """A read of the disk that has not come back by then is not waited for."""
+REPEATED_COUNT_MAX = 100
+"""Of partitions in a fetch without a session; in a larger one each must be another, or whatever is written to the
+one that is named a hundred thousand times is looked for as often."""
 NO_PARTITION = Partition(bytes(20))
 """Of a topic or number that is not known here."""
 
@@ -111,6 +114,8 @@ class Fetching:
         self._bytes_count = 0
         self._parts: list[Part] = []
         self._topics = self._find_parts()
+        if len(self._parts) > REPEATED_COUNT_MAX and self._session is None:
+            self._refuse_repeated()
         self._to_read = deque(self._parts)
         self._reading: Part | None = None
         self._in_loop = False
@@ -142,6 +147,11 @@ class Fetching:
             topics.append(parts)
             self._parts += parts
         return topics
+
+    def _refuse_repeated(self) -> None:
+        known = [part.partition for part in self._parts if part.partition is not NO_PARTITION]
+        if len(set(known)) < len(known):
+            raise BadMessage(f"{len(known)} partitions, and some of them more than once")
 
     # --- reading ---
 

@@ -155,6 +155,8 @@ class Fetching:
         wanted = request.groups if call.head.version >= MANY_GROUPS_FROM else [request]
         if len(wanted) > GROUPS_COUNT_MAX:
             raise BadMessage(f"{len(wanted)} groups in one request; {GROUPS_COUNT_MAX} are the most")
+        if len({each.group_id for each in wanted}) < len(wanted):
+            raise BadMessage("a group is there twice in one request")
         self._answers: list[dict[str, Any]] = [{} for _ in wanted]
         self._missing_count = len(wanted)
         for place, each in enumerate(wanted):
@@ -183,7 +185,8 @@ class Fetching:
             names = dict.fromkeys((*group.positions, *_pending_topics(group)))
             wanted = [(name, sorted(_partitions(group, name))) for name in names]
         else:
-            wanted = [(topic.name, topic.partition_indexes) for topic in topics]
+            # Once, however often it is named: four bytes stand for all that was noted beside a position.
+            wanted = [(topic.name, dict.fromkeys(topic.partition_indexes)) for topic in topics]
         found = []
         for name, numbers in wanted:
             topic = by_name.get(name)

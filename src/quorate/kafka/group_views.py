@@ -33,7 +33,8 @@ CLASSIC = "classic"
 
 def handle_describe(broker: Broker, call: Call) -> None:
     names = _names(decode_request(call.frame).body.groups)
-    groups = [_described(broker, name, call.head.version) for name in names]
+    # Once, however often it is named: a few bytes stand for all that the members of a group say.
+    groups = [_described(broker, name, call.head.version) for name in dict.fromkeys(names)]
     call.answer_with({"throttle_time": timedelta(0), "groups": groups})
 
 

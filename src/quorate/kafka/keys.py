@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 AT_ONCE_BYTES_MAX = 16 << 10
 """Opened. What may be larger is looked into by a thread."""
+WAITING_BYTES_MAX = 64 << 20
+"""Of batches that wait to be looked into, over all connections, and also when whoever sent them is gone."""
 UNREADABLE = "its records cannot be read, and the topic is compacted: their keys must be known"
 
 Go = Callable[[str], None]
@@ -36,7 +38,12 @@ class Keys:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._waiting: dict[Partition, deque[tuple[Buffer, Go]]] = {}
+        self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_crowded(self) -> bool:
+        return self._waiting_bytes > WAITING_BYTES_MAX
 
     def close(self) -> None:
         for task in tuple(self._tasks):
@@ -46,11 +53,13 @@ class Keys:
         """Call `go` at once where the batch is small, or when it was looked into."""
         waiting = self._waiting.get(partition)
         if waiting is not None:
+            self._waiting_bytes += len(records)
             waiting.append((records, go))
             return
         try:
             go(why_not_keyed(records, AT_ONCE_BYTES_MAX))
         except TooLarge:
+            self._waiting_bytes += len(records)
             self._waiting[partition] = deque([(records, go)])
             task = asyncio.get_running_loop().create_task(self._look(partition))
             self._tasks.add(task)
@@ -67,8 +76,9 @@ class Keys:
                     self._broker.node.log_bug(error)
                     why = UNREADABLE
 
-            def tell(go: Go = go, why: str = why) -> None:
+            def tell(go: Go = go, why: str = why, looked_bytes: int = len(records)) -> None:
                 waiting.popleft()
+                self._waiting_bytes -= looked_bytes
                 if not waiting:
                     del self._waiting[partition]
                 go(why)

@@ -138,7 +138,9 @@ class MetadataCache:
         if wanted is None:
             topics = [self._topic(image.topics[name], hidden) for name in sorted(image.topics)]
         else:
-            topics = [self._wanted(topic, hidden) for topic in wanted]
+            # Once, however often it is named, as Kafka does: twenty bytes may stand for thousands of partitions.
+            once = {(each.name, getattr(each, "topic_id", None)): each for each in wanted}
+            topics = [self._wanted(topic, hidden) for topic in once.values()]
         return {
             "throttle_time": timedelta(0),
             "error_code": ErrorCode.none,

@@ -159,10 +159,12 @@ class Listing:
         if time_ms == LATEST:
             return ErrorCode.none, (NO_TIME, self._end_of(partition))
         if time_ms == GREATEST_TIME and self._call.head.version >= GREATEST_TIME_FROM:
-            return ErrorCode.none, await self._greatest(partition)
+            async with self._broker.looking:
+                return ErrorCode.none, await self._greatest(partition)
         if time_ms < 0:
             return ErrorCode.unsupported_version, (NO_TIME, NOWHERE)
-        return ErrorCode.none, await self._first_at(partition, time_ms)
+        async with self._broker.looking:
+            return ErrorCode.none, await self._first_at(partition, time_ms)
 
     def _end_of(self, partition: Partition) -> int:
         """The first offset that whoever asks does not see."""

@@ -166,9 +166,10 @@ class Producing:
         self._proposed.append(answer)
         is_enough = self._acks == ACKS_LEADER or topic.config.get(FLUSH) == FLUSH_LEADER
         flushed = partial(_flushed, answer) if is_enough else None
-        if self._broker.is_crowded:
+        is_looked_into = compacts(topic.config)
+        if self._broker.is_crowded or (is_looked_into and self._broker.keys.is_crowded):
             answer(Reply(0, Outcome.BUSY, why=CROWDED))
-        elif compacts(topic.config):
+        elif is_looked_into:
             go = partial(self._looked, answers, place, partition, records, numbers, answer, flushed)
             self._broker.keys.when_looked(partition, records, go)
         else:

@@ -33,6 +33,7 @@ from quorate.kafka.produce import (
     MESSAGE_BYTES_MAX,
     TIMESTAMP_TYPE,
 )
+from quorate.kafka.transactions import TIMEOUT_MS_MAX, TIMEOUT_SETTING
 from quorate.machine.cluster import MOVING_RATE
 from quorate.machine.compactions import CLEANUP_POLICY, COMPACT
 from quorate.machine.metadata import PARTITIONS_COUNT_MAX, REPLICATIONS, Metadata, Topic
@@ -57,6 +58,7 @@ from quorate.node.retention import (
     SEGMENT_MS,
     SEGMENT_MS_DEFAULT,
 )
+from quorate.node.transactions import APP_IDLE_MS, APP_IDLE_SETTING, PLAIN_IDLE_MS, PLAIN_IDLE_SETTING
 from quorate.storage.settings import StoreSettings
 
 REPLICATION = "quorate.replication"
@@ -264,6 +266,24 @@ CLUSTER_SETTINGS: dict[str, Setting] = {
         "How long positions of a group without members are kept.",
         str(RETENTION_MINUTES_DEFAULT),
         numbers=range(1, 1 << 31),
+    ),
+    TIMEOUT_SETTING: Setting(
+        Kind.INT,
+        "The longest time that a transaction may ask for before it is aborted.",
+        str(TIMEOUT_MS_MAX),
+        numbers=range(1, 1 << 31),
+    ),
+    PLAIN_IDLE_SETTING: Setting(
+        Kind.INT,
+        "How long a transactional id that nobody uses is kept.",
+        str(PLAIN_IDLE_MS),
+        numbers=range(1, 1 << 31),
+    ),
+    APP_IDLE_SETTING: Setting(
+        Kind.LONG,
+        "How long the last number of an app is kept when nobody uses it.",
+        str(APP_IDLE_MS),
+        numbers=range(1, LONG_MAX),
     ),
     MOVING_RATE: Setting(
         Kind.LONG,

@@ -35,12 +35,12 @@ NOT_KNOWN = -1
 def handle_describe_producers(broker: Broker, call: Call) -> None:
     request = decode_request(call.frame).body
     known = broker.node.metadata.image.topics
+    once: dict[str, dict[int, None]] = {}
+    for asked in request.topics:  # Four bytes stand for thousands of producers: once, however often.
+        once.setdefault(asked.name, {}).update(dict.fromkeys(asked.partition_indexes))
     topics = [
-        {
-            "name": asked.name,
-            "partitions": [_producers(broker, known.get(asked.name), n) for n in asked.partition_indexes],
-        }
-        for asked in request.topics
+        {"name": name, "partitions": [_producers(broker, known.get(name), number) for number in numbers]}
+        for name, numbers in once.items()
     ]
     call.answer_with({"throttle_time": timedelta(0), "topics": topics})
 
@@ -72,7 +72,7 @@ def _producers(broker: Broker, topic: Any, number: int) -> dict[str, Any]:
 
 def handle_describe(broker: Broker, call: Call) -> None:
     request = decode_request(call.frame).body
-    states = [_described(broker, str(name)) for name in request.transactional_ids]
+    states = [_described(broker, str(name)) for name in dict.fromkeys(request.transactional_ids)]
     call.answer_with({"throttle_time": timedelta(0), "transaction_states": states})
 
 

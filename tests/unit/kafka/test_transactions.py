@@ -13,10 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from quorate.batch import TRANSACTIONAL, decode_records, encode_records, parse_batch_header
 from quorate.client import AttemptOver, CommitFailed, Joint, NumberIn, RunFenced
+from quorate.machine.transaction_words import Forget
+from quorate.node import transactions
 from quorate.wire.fetch import READ_COMMITTED, FetchedPartition, FetchRequest, WantedPartition, WantedTopic
 from quorate.wire.joint import Part, Written
 from quorate.wire.messages import VERSIONS, Api
 from tests.unit.kafka.harness import Connection, Served, produce_values, serve, until
+from tests.unit.kafka.test_door import ALL_TOPICS
 
 NAME, TOPIC = "payments", "events"
 
@@ -408,5 +411,94 @@ def test_a_joint_commit_fails_whole(tmp_path: Path) -> None:
                         break
                     await asyncio.sleep(0.02)
             assert seen(fetched) == []
+
+    serve(tmp_path, test)
+
+
+def test_how_long_a_transaction_may_take_is_a_setting_of_the_cluster(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.ask(Api.FIND_COORDINATOR, {"key_type": 1, "coordinator_keys": [NAME]})
+            producer = Producer(connection)
+            assert await producer.begin(timeout_s=15 * 60) == ErrorCode.none
+            assert await producer.begin(timeout_s=15 * 60 + 1) == ErrorCode.invalid_transaction_timeout
+            await set_cluster(connection, "transaction.max.timeout.ms", "2000")
+            assert await producer.begin(timeout_s=3) == ErrorCode.invalid_transaction_timeout
+            assert await producer.begin(timeout_s=2) == ErrorCode.none
+
+    serve(tmp_path, test)
+
+
+def often_forgetting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Whatever is idle for too long is forgotten ten times a second; each time is noted."""
+    noted: list[Any] = []
+
+    def noting(*idle: int) -> Forget:
+        noted.append(idle)
+        return Forget(*idle)
+
+    monkeypatch.setattr(transactions, "FORGET_EVERY_S", 0.1)
+    monkeypatch.setattr(transactions, "Forget", noting)
+    return noted
+
+
+def test_a_transactional_id_is_kept_as_long_as_the_cluster_is_set_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For 7 days where it is set to nothing."""
+    assert transactions.PLAIN_IDLE_MS == 7 * 24 * 3600 * 1000
+    forgotten = often_forgetting(monkeypatch)
+
+    async def state(connection: Connection) -> ErrorCode:
+        described = await connection.ask(Api.DESCRIBE_TRANSACTIONS, {"transactional_ids": [NAME]})
+        code: ErrorCode = described.transaction_states[0].error_code
+        return code
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await connection.ask(Api.FIND_COORDINATOR, {"key_type": 1, "coordinator_keys": [NAME]})
+            assert await Producer(connection).begin() == ErrorCode.none
+            await until(lambda: len(forgotten) > 2)
+            assert await state(connection) == ErrorCode.none
+            await set_cluster(connection, "transactional.id.expiration.ms", "1")
+            async with asyncio.timeout(10):
+                while await state(connection) != ErrorCode.transactional_id_not_found:
+                    pass
+
+    serve(tmp_path, test)
+
+
+async def set_cluster(connection: Connection, name: str, value: str) -> None:
+    setting = {"name": name, "value": value, "config_operation": 0}
+    cluster = {"resource_type": 4, "resource_name": "", "configs": [setting]}
+    values = {"resources": [cluster], "validate_only": False}
+    (altered,) = (await connection.ask(Api.INCREMENTAL_ALTER_CONFIGS, values)).responses
+    assert altered.error_code == ErrorCode.none, altered
+
+
+def test_the_last_number_of_an_app_is_kept_as_long_as_the_cluster_is_set_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For 90 days where it is set to nothing."""
+    assert transactions.APP_IDLE_MS == 90 * 24 * 3600 * 1000
+    forgotten = often_forgetting(monkeypatch)
+
+    def commit(served: Served) -> None:
+        with joint(served) as one:
+            assert one.commit(7, []).already_in is False
+
+    def last(served: Served) -> int:
+        with joint(served) as one:
+            return one.last()
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await asyncio.to_thread(commit, served)
+            await until(lambda: len(forgotten) > 2)
+            assert await asyncio.to_thread(last, served) == 7
+            await set_cluster(connection, "quorate.joint.idle.ms", "1")
+            async with asyncio.timeout(10):
+                while await asyncio.to_thread(last, served) != -1:
+                    await connection.ask(Api.METADATA, ALL_TOPICS)
 
     serve(tmp_path, test)
