@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
+import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 from quorate.batch import CONTROL, Record, decode_records, encode_records, parse_batch_header
 from quorate.core.entry import Header, Kind, NoOp
 from quorate.core.generation import Generation
+from quorate.storage import building
+from quorate.storage.disk import Work
 from quorate.storage.frame import Frame
 from quorate.storage.segment import Made, parse_footer
 from quorate.storage.settings import TINY, StoreSettings
@@ -134,6 +138,10 @@ def some_ends(rng: Random, frames: list[Frame], upto: int, before: list[int]) ->
 
 @given(st.integers(0, 1 << 32))
 def test_survivors_of_any_sequence_of_generations_are_those_of_the_last_alone(seed: int) -> None:
+    compact_again_and_again(seed)
+
+
+def compact_again_and_again(seed: int) -> None:
     rng = Random(seed)
     one, other, frames = two_of_one_log(seed, rng.choice((20, 60)))
     written = rows_of(frames)
@@ -165,6 +173,24 @@ def test_survivors_of_any_sequence_of_generations_are_those_of_the_last_alone(se
     one.write(rng, epoch=100)
     one.run()
     assert chained(one.read())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_takes_long_is_done_by_a_thread_of_the_disk_and_nothing_else_is_different(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works: list[Work] = []
+
+    def noted(task: Callable[[], None]) -> Work:
+        works.append(Work(task))
+        return works[-1]
+
+    monkeypatch.setattr(building, "Work", noted)
+    compact_again_and_again(seed)
+    assert not works, "a few records"
+    monkeypatch.setattr(building, "RECORDS_AT_ONCE_MAX", 1)
+    compact_again_and_again(seed)
+    assert works
 
 
 def chained(frames: list[Frame]) -> bool:

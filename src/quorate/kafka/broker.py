@@ -101,6 +101,8 @@ class Broker:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.doors: set[Door] = set()
+        self.untaken: dict[Door, None] = {}
+        """Those of them whose clients do not take their answers, for longest first."""
         self.receiving_bytes = 0
         """Of requests that have not arrived wholly, over all doors."""
         self.unanswered_bytes = 0

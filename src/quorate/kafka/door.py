@@ -48,7 +48,10 @@ FIRST_REQUEST_TIMEOUT_S = 10.0
 """By then it must have arrived: it is a small one, whoever the client is."""
 REQUEST_TIMEOUT_S = 60.0
 """From its first byte to its last; clients give a request up after half of that (`request.timeout.ms`)."""
-WRITE_BUFFER_HIGH_BYTES = 8 << 20
+WRITE_BUFFER_HIGH_BYTES = 256 << 10
+"""Who has not taken so much of its answers is asked to take them before it is listened to again."""
+UNTAKEN_BYTES_MAX = 512 << 20
+"""Of answers to those, over all connections; then whoever has kept us waiting for longest is turned away."""
 JOIN_BYTES_MAX = 4 << 10
 """Answers up to this size are written as one buffer: copying is cheaper than listing the pieces."""
 
@@ -142,6 +145,7 @@ class Door(asyncio.Protocol):
         self._transport = None
         self._be_patient()
         self.broker.doors.discard(self)
+        self.broker.untaken.pop(self, None)
         for task in tuple(self._tasks):
             task.cancel()
         for call in self._calls:
@@ -169,9 +173,14 @@ class Door(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._write_full = True
         self._hold_back()
+        waiting = self.broker.untaken
+        waiting[self] = None
+        if sum(door.untaken_bytes for door in waiting) > UNTAKEN_BYTES_MAX:
+            next(iter(waiting)).lose_answers()
 
     def resume_writing(self) -> None:
         self._write_full = False
+        self.broker.untaken.pop(self, None)
         self._hold_back()
         asyncio.get_running_loop().call_soon(self._fetch_on)
 
@@ -416,6 +425,18 @@ class Door(asyncio.Protocol):
         """The node failed: nothing is said any more."""
         if self._transport is not None:
             self._transport.abort()
+
+    @property
+    def untaken_bytes(self) -> int:
+        """Of answers that are written, and that the system has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def lose_answers(self) -> None:
+        """It does not take them, and others want theirs."""
+        why = f"more than {UNTAKEN_BYTES_MAX} bytes of answers wait to be taken, its own for longest"
+        self.broker.node.log_offence(f"Kafka client {self.visitor}: {why}; disconnected")
+        self.broker.untaken.pop(self, None)
+        self.abort()
 
     def turn_away(self, why: str) -> None:
         """This client cannot be served further; what it was answered before is still sent."""

@@ -33,6 +33,7 @@ from quorate.storage.disk import (
     Rename,
     Truncate,
     Unlink,
+    Work,
     Write,
 )
 
@@ -78,6 +79,7 @@ class SimDisk:
             Unlink: self._unlink,
             Truncate: self._truncate,
             ReadAt: self._read,
+            Work: lambda operation: operation.task(),
         }
 
     @classmethod

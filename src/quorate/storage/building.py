@@ -14,7 +14,7 @@ from crc32c import crc32c
 from quorate.batch import parse_batch_header
 from quorate.core.entry import STICKY_CONTROLS, EntryId, Header, Kind
 from quorate.core.generation import Generation
-from quorate.storage.disk import Buffer, DiskFull, Flush, FlushDirectory, Operation, Unlink, Write
+from quorate.storage.disk import Buffer, DiskFull, Flush, FlushDirectory, Operation, Unlink, Work, Write
 from quorate.storage.frame import Frame, build_part
 from quorate.storage.index import SparseIndex, newest_in
 from quorate.storage.log import Log, without_payload
@@ -27,6 +27,10 @@ from quorate.storage.surviving import Survivors, blank
 LANE_COMPACTING = "compacting"
 STEP_BYTES_MAX = 128 * 1024
 """How much of a log is looked at before others have their turn."""
+RECORDS_AT_ONCE_MAX = 500
+"""Looked into in the loop, some milliseconds; more of them by a thread."""
+COMPRESSED_AT_ONCE_BYTES_MAX = 4 * 1024
+"""Opened in the loop: what is in there may be a thousand times as large."""
 WRITE_BYTES = 1024 * 1024
 BRIDGE_OFFSETS_MAX = 1 << 30
 """A batch has 31 bits for how many offsets it covers."""
@@ -198,12 +202,26 @@ class Building:
             if self._has_changed():
                 self._give_up()
                 return
-            for frame in frames:
-                take(frame)
+            self._survivors.expect(frames)
             following = frames[-1].header.last + 1
-            self._write(lambda: self._go_through(following, last, take, then))
+            self._take(
+                frames,
+                take,
+                lambda: self._write(lambda: self._go_through(following, last, take, then)),
+            )
 
         self._reader.read(self._log, first, last, self._step_bytes, got)
+
+    def _take(self, frames: list[Frame], take: Callable[[Frame], None], then: Callable[[], None]) -> None:
+        def work() -> None:
+            for frame in frames:
+                take(frame)
+
+        if _takes_long(frames):
+            self._submit([Work(work)], then)
+        else:
+            work()
+            then()
 
     def _has_changed(self) -> bool:
         log = self._log
@@ -286,3 +304,11 @@ class Building:
     def _finish(self) -> None:
         finished = Finished(tuple(self._files), self._rest, *self._last)
         self._submit([FlushDirectory(self._log.directory)], lambda: self._done(finished))
+
+
+def _takes_long(frames: list[Frame]) -> bool:
+    """Whether others would have to wait while the records of these are looked into."""
+    batches = [parse_batch_header(frame.payload) for frame in frames if frame.header.kind == Kind.RECORDS]
+    return sum(batch.record_count for batch in batches) > RECORDS_AT_ONCE_MAX or any(
+        batch.compression and batch.length > COMPRESSED_AT_ONCE_BYTES_MAX for batch in batches
+    )

@@ -75,7 +75,13 @@ class ReadAt(msgspec.Struct, frozen=True, gc=False):
     length: int
 
 
-Operation = Write | Flush | FlushDirectory | Allocate | Rename | Unlink | Truncate | ReadAt
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """Call this: it takes long, and touches nothing that anybody else touches before the job is done."""
+
+    task: Callable[[], None]
+
+
+Operation = Write | Flush | FlushDirectory | Allocate | Rename | Unlink | Truncate | ReadAt | Work
 
 Done = Callable[[Exception | None, list[bytes]], None]
 """Called with None and what the job's ReadAt operations read, or with DiskFull or DiskFailed."""

@@ -36,6 +36,7 @@ from quorate.storage.disk import (
     Rename,
     Truncate,
     Unlink,
+    Work,
     Write,
 )
 from quorate.storage.kernel_flush import KernelFlush
@@ -335,6 +336,8 @@ class RealDisk:
                 case ReadAt(file, at, length):
                     with self._files.use(file) as opened, in_our_words(file):
                         results.append(read_whole(opened.fd, at, length))
+                case Work(task):
+                    task()
         return results
 
     def _write(self, operation: Write) -> None:

@@ -10,7 +10,7 @@ transactions (which may be aborted), and batches that cannot be opened. Void rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ from quorate.core.entry import Kind
 from quorate.storage.frame import Frame
 
 KEY_BYTES = 16
+NO_TIME = -(1 << 63)
 
 Open = Callable[[Buffer], Buffer]
 """The same batch, not compressed; raises BadBatch if it cannot be opened."""
@@ -49,6 +50,16 @@ class Lying(NamedTuple):
     timestamp: int
     key: bytes | None
     is_tombstone: bool
+
+
+class Staying(NamedTuple):
+    """Of the records of a batch those that survive."""
+
+    records_count: int
+    newest: int
+    """The greatest of their timestamps."""
+    runs: list[tuple[int, int]]
+    """Where they lie; neighbours are one run, so that a batch of very many takes little memory."""
 
 
 def key_of(key: bytes) -> bytes:
@@ -117,31 +128,55 @@ class Survivors:
         self._opened = opened
         self._newest: dict[bytes, int] = {}
         """The offset of the newest record of each key among those that were shown."""
+        self._void: frozenset[int] = frozenset()
+        """Offsets of entries that are."""
 
     @property
     def keys_count(self) -> int:
         return len(self._newest)
 
+    def expect(self, frames: Sequence[Frame]) -> None:
+        """These are shown, or asked about, next. All that has to be known of them beside their bytes is asked for
+        now: what follows may be done in a thread."""
+        records = [frame.header.offset for frame in frames if frame.header.kind != Kind.CONTROL]
+        self._void = frozenset(filter(self._is_void, records))
+
     def show(self, frame: Frame) -> None:
         """Entries that no generation has been over yet, in their order."""
-        found = self._look_into(frame)
-        if found is not None and not self._is_void(frame.header.offset):
-            for record in found[2]:
-                if record.key is not None:
-                    self._newest[key_of(record.key)] = record.offset
+        batch = self._look_into(frame)
+        if batch is None or frame.header.offset in self._void:
+            return
+        try:
+            keyed = ((record.key, record.offset) for record in records_in(*batch))
+            newest = {key_of(key): offset for key, offset in keyed if key is not None}
+        except BadBatch:
+            return
+        self._newest.update(newest)
 
     def left_of(self, frame: Frame) -> Buffer | None:
         """The batch that is left of an entry; None if that is nothing. The entry's own if all of it stays."""
-        found = self._look_into(frame)
-        if found is None:
+        batch = self._look_into(frame)
+        if batch is None:
             return frame.payload
-        if self._is_void(frame.header.offset):
+        try:
+            staying = self._staying(*batch)
+        except BadBatch:
+            return frame.payload
+        if not staying.records_count or frame.header.offset in self._void:
             return None
-        payload, header, records = found
-        staying = [record for record in records if self._stays(record)]
-        if len(staying) == len(records) and staying:
-            return frame.payload
-        return _thinned(payload, header, staying) if staying else None
+        return frame.payload if staying.records_count == batch[1].record_count else _thinned(*batch, staying)
+
+    def _staying(self, payload: Buffer, header: BatchHeader) -> Staying:
+        runs: list[tuple[int, int]] = []
+        count, newest = 0, NO_TIME
+        for record in records_in(payload, header):
+            if not self._stays(record):
+                continue
+            count += 1
+            newest = max(newest, record.timestamp)
+            start = runs.pop()[0] if runs and runs[-1][1] == record.start else record.start
+            runs.append((start, record.end))
+        return Staying(count, newest, runs)
 
     def _stays(self, record: Lying) -> bool:
         if record.key is None:
@@ -150,7 +185,7 @@ class Survivors:
             return False
         return not (record.is_tombstone and record.offset <= self._deleted_upto)
 
-    def _look_into(self, frame: Frame) -> tuple[Buffer, BatchHeader, list[Lying]] | None:
+    def _look_into(self, frame: Frame) -> tuple[Buffer, BatchHeader] | None:
         """Its batch, open, if its records can be told apart."""
         assert frame.header.last <= self._upto
         if frame.header.kind == Kind.CONTROL:
@@ -159,27 +194,27 @@ class Survivors:
         header = parse_batch_header(payload)
         if header.attributes & TRANSACTIONAL:
             return None
+        if not header.compression:
+            return payload, header
         try:
-            if header.compression:
-                payload = self._opened(payload)
-                header = parse_batch_header(payload)
-            return payload, header, list(records_in(payload, header))
+            payload = self._opened(payload)
+            return payload, parse_batch_header(payload)
         except BadBatch:
             return None
 
 
-def _thinned(payload: Buffer, header: BatchHeader, staying: list[Lying]) -> Buffer:
+def _thinned(payload: Buffer, header: BatchHeader, staying: Staying) -> Buffer:
     """The batch with these of its records, byte for byte, not compressed: what a compressor makes may change."""
     view = memoryview(payload)
     newest = header.max_timestamp
     if not header.attributes & LOG_APPEND_TIME:
-        newest = max(record.timestamp for record in staying)
-    body = b"".join(view[record.start : record.end] for record in staying)
+        newest = staying.newest
+    body = b"".join(view[start:end] for start, end in staying.runs)
     fields = header._replace(
         length=BATCH_MIN + len(body) - LENGTH_EXCLUDES,
         attributes=header.attributes & ~COMPRESSION_MASK,
         max_timestamp=newest,
-        record_count=len(staying),
+        record_count=staying.records_count,
         crc=0,
     )
     content = bytearray(BATCH_HEADER.pack(*fields) + body)

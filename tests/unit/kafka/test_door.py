@@ -272,6 +272,36 @@ def test_who_begins_a_request_and_does_not_end_it_is_turned_away(
     serve(tmp_path, test)
 
 
+def test_where_answers_wait_to_be_taken_whoever_keeps_them_waiting_for_longest_is_turned_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_bytes = 16 << 20  # Far more than the system takes for a connection.
+    monkeypatch.setattr(door, "UNTAKEN_BYTES_MAX", answer_bytes)
+    wanted = WantedTopic("much", bytes(16), [WantedPartition(0, 1, answer_bytes)])
+    asking = bytes(fetch.encode_request(12, 7, None, FetchRequest(0, 1, answer_bytes, [wanted])))
+
+    async def test(served: Served) -> None:
+        async with (
+            await served.connect() as writer,
+            await served.connect() as hostile,
+            await served.connect() as honest,
+        ):
+            await writer.create("much")
+            for _ in range(16):
+                await writer.produce("much", encode_records([(None, bytes(1_000_000))]))
+            found = broker_of(served)
+            await hostile.send(asking)
+            await until(lambda: len(found.untaken) == 1)
+            await honest.send(asking)
+            line = "answers wait to be taken, its own for longest; disconnected"
+            await until(lambda: served.said[-1].endswith(line))
+            await until(lambda: len(found.doors) == 2)
+            assert len(await honest.receive()) > answer_bytes * 3 // 4
+            await until(lambda: not found.untaken)
+
+    serve(tmp_path, test)
+
+
 def test_writes_wait_outside_while_too_much_is_unanswered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
