@@ -42,7 +42,7 @@ def test_what_is_new_waits_until_every_node_knows_it(tmp_path: Path) -> None:
         person = Operator(",".join(str(node.address) for node in cluster.nodes.values()))
         until_known(person, dict.fromkeys(cluster.nodes, BEFORE))
         new, raised = (
-            "topic create orders --replication coordinated",
+            "topic create orders --config cleanup.policy=compact",
             f"cluster alter --feature-level {KNOWN_LEVEL}",
         )
         person.does("topic create events")

@@ -2,11 +2,13 @@
 
 Each request becomes a command of the home's log (machine/transactions.py), and is answered with what that came to.
 Every one of them may be sent again. An end is answered when it is decided, which is before its markers are written;
-until they are, the producer hears CONCURRENT_TRANSACTIONS and asks again.
+a producer that begins its next transaction meanwhile waits for them a moment, here. Then it hears
+CONCURRENT_TRANSACTIONS and asks again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,11 @@ TIMEOUT_MS_MAX = 15 * 60_000
 FENCED_FROM = {22: 4, 24: 2, 25: 2, 26: 2}
 """From which version of a request on PRODUCER_FENCED is known (KIP-588); before, it is INVALID_PRODUCER_EPOCH."""
 METADATA_BYTES_MAX = 4096
+MARKERS_WAIT_S = 1.0
+"""For those of the transaction before. Kafka never waits; but whoever is sent away comes back later than they are
+written, and kafkajs then sends under new numbers what is in other partitions already."""
+MARKERS_PAUSE_S = 0.005
+"""Before it is looked again for the first time; then twice as long, and so on."""
 
 _ERRORS: dict[Verdict, ErrorCode] = {
     Verdict.DONE: ErrorCode.none,
@@ -72,6 +79,23 @@ def coordinated(broker: Broker, call: Call, name: str, command: Any, tell: Tell)
             tell(_error(call, results[0].verdict), results[0])
 
     node.homes.propose(home, [command], settled)
+
+
+def _once_marked(broker: Broker, call: Call, name: str, command: AddPartitions, tell: Tell) -> None:
+    """As `coordinated`, when the markers of the transaction before are written; or they take too long."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + MARKERS_WAIT_S
+
+    def ask(pause_s: float) -> None:
+        def told(error: ErrorCode, result: Result | None) -> None:
+            if error is ErrorCode.concurrent_transactions and loop.time() + pause_s < deadline:
+                loop.call_later(pause_s, broker.in_turn, lambda: ask(2 * pause_s))
+            else:
+                tell(error, result)
+
+        coordinated(broker, call, name, command, told)
+
+    ask(MARKERS_PAUSE_S)
 
 
 def _error(call: Call, verdict: Verdict) -> ErrorCode:
@@ -159,7 +183,7 @@ def handle_add_partitions(broker: Broker, call: Call) -> None:
         tell(ErrorCode.operation_not_attempted, None)
         return
     producer = request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
-    coordinated(broker, call, name, AddPartitions(name, *producer, tuple(partitions), wall_ms()), tell)
+    _once_marked(broker, call, name, AddPartitions(name, *producer, tuple(partitions), wall_ms()), tell)
 
 
 # ---- AddOffsetsToTxn ----
@@ -182,7 +206,7 @@ async def _add_offsets(broker: Broker, call: Call, request: Any) -> None:
     assert home is not None
     name = str(request.transactional_id)
     command = AddPartitions(name, request.producer_id, request.producer_epoch, (home,), wall_ms())
-    broker.in_turn(lambda: coordinated(broker, call, name, command, tell))
+    broker.in_turn(lambda: _once_marked(broker, call, name, command, tell))
 
 
 # ---- EndTxn ----

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from quorate.batch import TRANSACTIONAL, decode_records, encode_records, parse_batch_header
 from quorate.client import AttemptOver, CommitFailed, Joint, NumberIn, RunFenced
+from quorate.kafka import transactions as kafka_transactions
 from quorate.machine.transaction_words import Forget
 from quorate.node import transactions
 from quorate.wire.fetch import READ_COMMITTED, FetchedPartition, FetchRequest, WantedPartition, WantedTopic
@@ -56,20 +57,24 @@ class Producer:
         return ErrorCode(found.error_code)
 
     async def add(self, *numbers: int, topic: str = TOPIC, version: int | None = None) -> ErrorCode:
+        """AddPartitionsToTxn, as often as the coordinator asks for it."""
+        async with asyncio.timeout(10):
+            while True:
+                error = await self.add_once(*numbers, topic=topic, version=version)
+                if error != ErrorCode.concurrent_transactions:
+                    return error
+                await asyncio.sleep(0.01)
+
+    async def add_once(self, *numbers: int, topic: str = TOPIC, version: int | None = None) -> ErrorCode:
         values = {
             "v3_and_below_transactional_id": self.name,
             "v3_and_below_producer_id": self.id,
             "v3_and_below_producer_epoch": self.epoch,
             "v3_and_below_topics": [{"name": topic, "partitions": numbers or (0,)}],
         }
-        async with asyncio.timeout(10):
-            while True:
-                found = await self.connection.ask(Api.ADD_PARTITIONS_TO_TXN, values, version)
-                (result,) = found.results_by_topic_v3_and_below
-                error = ErrorCode(result.results_by_partition[0].partition_error_code)
-                if error != ErrorCode.concurrent_transactions:
-                    return error
-                await asyncio.sleep(0.01)
+        found = await self.connection.ask(Api.ADD_PARTITIONS_TO_TXN, values, version)
+        (result,) = found.results_by_topic_v3_and_below
+        return ErrorCode(result.results_by_partition[0].partition_error_code)
 
     async def write(self, *values: bytes, number: int = 0) -> ErrorCode:
         payload = encode_records(
@@ -141,6 +146,35 @@ async def until_seen(connection: Connection, wanted: list[bytes], number: int = 
             if seen(fetched) == wanted:
                 return fetched
             await asyncio.sleep(0.01)
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_one_before_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = transactions.Coordinating._mark
+    may_mark = asyncio.Event()
+
+    async def held_back(self: transactions.Coordinating, *order: Any) -> None:
+        await may_mark.wait()
+        await mark(self, *order)
+
+    monkeypatch.setattr(transactions.Coordinating, "_mark", held_back)
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await ready(served, connection)
+            producer = Producer(connection)
+            assert not await producer.begin()
+            assert not await producer.add()
+            assert not await producer.write(b"first")
+            assert not await producer.end(commit=True)
+            monkeypatch.setattr(kafka_transactions, "MARKERS_WAIT_S", 0.05)
+            assert await producer.add_once() == ErrorCode.concurrent_transactions
+            monkeypatch.setattr(kafka_transactions, "MARKERS_WAIT_S", 10.0)
+            asyncio.get_running_loop().call_later(0.05, may_mark.set)
+            assert await producer.add_once() == ErrorCode.none
+
+    serve(tmp_path, test)
 
 
 def test_what_is_committed_is_seen_whole_and_what_is_aborted_never(tmp_path: Path) -> None:
