@@ -19,7 +19,7 @@ setup: $(READY) ## make .venv with the locked packages; then .venv/bin/quorate i
 demo: $(READY) ## a cluster, Spark counting, a leader killed, worlds of faults; KEEP=1 leaves it running
 	$(BIN)/quorate demo
 
-test: $(READY) ## a sample of everything, in about 25 minutes on two cores
+test: $(READY) ## a sample of everything, in about 15 minutes on two cores
 	$(PYTEST) -n $(JOBS) -o faulthandler_timeout=600 --durations=40
 
 proof: $(READY) ## every count that was promised (long)
