@@ -157,8 +157,7 @@ async def table_order(moving: Moving, verb: str, kind: str, id_: bytes, target: 
 
 async def comes_about(moving: Moving, kind: str, target: int) -> None:
     """A busy group has more than who is promoted, and says NAY unless its leader has just stopped: typed again."""
-    # A word takes seconds to be typed where machines are busy.
-    deadline = monotonic() + 4 * START_TIMEOUT_S
+    deadline = monotonic() + START_TIMEOUT_S
     to = "" if kind == OPERATED else f" --to {target}"
     lines = [f"topic transfer {kind}{to}"]
     if kind == PROMOTED:

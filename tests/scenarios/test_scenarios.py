@@ -56,6 +56,9 @@ WARNINGS: dict[str, dict[str, str]] = {
         "asynchronous-ones-wait-behind": "async-overtakes is broken: R1 answered 3 early"
     },
     "confirm-aye-unheard": {"a-nominee-that-came-in-since": "expected answer p2 = settled, found timed out"},
+    "confirm-demoted-with-one-behind": {
+        "demote-waits-for-whoever-keeps-up": "expected answer d1 = none, found settled"
+    },
     "confirm-demoted-with-waiting": {"demote": "expected answer w1 = settled, found unknown"},
     "confirm-late-confirm": {
         "a-late-confirm": "state-machine-safety is broken: R1 settled 1-1 where 2-1 was settled"

@@ -43,7 +43,7 @@ quorate table demote bank && quorate table promote bank --node 2
 quorate table promote bank --node 2 --roll-back      when what waits for its quorum shall be taken back
 
 In a busy group others have more than the node that is promoted, and say NAY: demote the leader first.
-A node that was behind when the leader stopped still hears NAY: give both orders again, or promote another.
+A node that was far behind when the leader stopped still hears NAY: promote another.
 """
 
 

@@ -92,7 +92,48 @@ def test_demote_takes_no_more_writes_and_waits_for_an_empty_limbo() -> None:
     assert outcomes(flushed(bench, N2, 1)) == [(1, Outcome.SETTLED)]
     assert bench.replica.role.name == "leader", "its CONFIRM is not on a quorum yet"
     bench.persist()
-    assert outcomes(flushed(bench, N2, 2)) == [(9, Outcome.SETTLED)]
+    assert outcomes(flushed(bench, N2, 2)) == []
+    assert bench.replica.role.name == "leader", "node 3 would lack it, and nobody sends it anything then"
+    assert outcomes(flushed(bench, N3, 2)) == [(9, Outcome.SETTLED)]
+    assert bench.replica.role.name == "follower"
+
+
+@pytest.mark.behaviour("TT-21")
+def test_demote_waits_an_election_at_most_for_whoever_is_behind() -> None:
+    bench = leader()
+    propose(bench, 1)
+    bench.command(commands.Demote(9))
+    ordered = catch_up(bench, N2) + catch_up(bench, N2)
+    assert (9, Outcome.SETTLED) not in outcomes(ordered)
+    before = bench.now
+    while bench.replica.role.name == "leader":
+        ordered += bench.wake()
+        ordered += flushed(bench, N2, bench.replica.log.head.offset)
+    assert (9, Outcome.SETTLED) in outcomes(ordered)
+    assert bench.now - before <= TUNING.election_timeout_s + 2 * TUNING.heartbeat_s
+
+
+@pytest.mark.behaviour("TT-21")
+def test_demote_does_not_wait_for_whoever_is_silent() -> None:
+    bench = leader()
+    long_enough = bench.now + 2 * TUNING.election_timeout_s
+    while bench.now < long_enough:
+        propose(bench, 1)
+        catch_up(bench, N2)
+        bench.wake()
+    bench.command(commands.Demote(9))
+    catch_up(bench, N2)
+    assert bench.replica.role.name == "follower"
+
+
+@pytest.mark.behaviour("TT-21", "TT-32")
+def test_demote_does_not_wait_for_whoever_was_cut_loose() -> None:
+    bench = leader()
+    bench.receive(N3, AppendResponse(bench.replica.epoch, True, 0, 0, 0, loose=True))
+    propose(bench, 1)
+    bench.command(commands.Demote(9))
+    catch_up(bench, N2)
+    catch_up(bench, N2)
     assert bench.replica.role.name == "follower"
 
 

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 from quorate.core import commands, effects, events
 from quorate.core.confirm.limbo import Limbo
 from quorate.core.effects import Outcome
-from quorate.core.entry import Confirm, Control, EntryId, Header, Kind, Promote, Rollback
+from quorate.core.entry import Confirm, Control, EntryId, Header, Kind, Member, Promote, Rollback
 from quorate.core.raft import follower, leader
 
 if TYPE_CHECKING:
+    from quorate.core.confirm.messages import AppendResponse
     from quorate.core.confirm.replica import Replica
+    from quorate.core.cursor import Cursor
 
 CONFIRMS_OPEN_MAX = 8
 """Unsettled CONFIRMs: one for each of many transactions would be as much to replicate as they are."""
@@ -42,6 +44,8 @@ class Leader(leader.Leader):
         self._rolling_back: list[int] = []
         """Requests that wait for the open rollback."""
         self._demoting: list[int] = []
+        self._demoted_by = 0.0
+        """When whoever is behind is waited for no longer."""
         self._to_confirm: EntryId | None = None
         """The end of what is settled and wants its CONFIRM. It may be gone from the log by then (TT-31)."""
         self._confirms: deque[int] = deque()
@@ -216,18 +220,30 @@ class Leader(leader.Leader):
         if isinstance(command, commands.RollBack):
             self._roll_back(command.request)
         elif isinstance(command, commands.Demote):
-            self._demoting.append(command.request)
-            self._go_on_demoting()
+            self._demote(command.request)
         elif isinstance(command, commands.SetReadOnly):
             self._read_only = command.read_only
             self._answer(command.request, Outcome.SETTLED, offset=self.replica.commit)
         else:
             super().commanded(command)
 
+    def _demote(self, request: int) -> None:
+        replica = self.replica
+        if not self._demoting:
+            self._demoted_by = replica.now + replica.config.tuning.election_timeout_s
+        self._demoting.append(request)
+        self._go_on_demoting()
+
     def _go_on_demoting(self) -> None:
-        """Nothing may wait any more: then leadership can be given back safely (TT-21)."""
+        """Nothing may wait any more: then leadership can be given back safely (TT-21).
+
+        Where nobody leads nobody sends anything: one that lacks an entry then would hear NAY whenever it is
+        promoted. So those who keep up get all of it first.
+        """
         replica = self.replica
         if replica.commit < replica.log.head.offset or not self.has_settled:
+            return
+        if replica.now < self._demoted_by and self._somebody_is_behind():
             return
         requests, self._demoting = self._demoting, []
         replica.stand_down()
@@ -236,6 +252,21 @@ class Leader(leader.Leader):
             self._answer(request, Outcome.SETTLED, offset=replica.commit)
         assert isinstance(replica.role, follower.Follower)
         replica.role.restart_clock(patience=DEMOTED_PATIENCE)
+
+    def _somebody_is_behind(self) -> bool:
+        """One that may be promoted, and was heard of since it had something to say."""
+        replica = self.replica
+        long_ago = replica.now - replica.config.tuning.election_timeout_s
+        return any(
+            cursor.matched < replica.log.head.offset and max(cursor.last_heard, self._awake_since) >= long_ago
+            for cursor in self.cursors.values()
+            if self.counts(cursor.member) and not cursor.loose
+        )
+
+    def _append_response(self, sender: Member, cursor: Cursor, message: AppendResponse) -> None:
+        super()._append_response(sender, cursor, message)
+        if self._demoting and self.replica.role is self:
+            self._go_on_demoting()
 
     # --- time ---
 
@@ -267,6 +298,8 @@ class Leader(leader.Leader):
             self._alone_since = None
         self._confirm_now()
         super().woke()
+        if self._demoting and self.replica.role is self:
+            self._go_on_demoting()
         if self.replica.role is self:  # One that leads on alone would keep readers waiting for ever.
             self.reading.give_up(self.replica.config.tuning.read_wait_s)
         if self.deadline is None:
