@@ -74,7 +74,8 @@ def catch_up(node: NodeProcess, topic: str, end: int) -> float:
         while position < end:
             reader.send(request_of(topic, position))
             answer = reader.receive()
-            _, _, ((_, _, (found,)),) = fetch.parse_response(answer, VERSION)
+            _, _, (topic_found,) = fetch.parse_response(answer, VERSION)
+            (found,) = topic_found.partitions
             assert found.batches, f"nothing at offset {position} of {end}"
             bytes_count += found.batches_bytes
             last = found.batches[-1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
+from msgspec import structs
 
 from quorate.wire.fetch import (
     FIRST_EPOCH,
@@ -142,13 +143,15 @@ class Sessions:
 
     def asked(self, request: FetchRequest) -> tuple[int, Session | None]:
         """An error for the whole request, or the session that it is of; None: it is of none."""
-        if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
+        epoch = request.session_epoch
+        if epoch == LAST_EPOCH:
             if self._session is not None:
                 self.end()
-            if request.session_epoch == LAST_EPOCH:
-                return NO_ERROR, None
+            return NO_ERROR, None
+        if epoch == FIRST_EPOCH:
+            self.end()
             session = Session(self._room.number(), self._room)
-            if session.change(request._replace(forgotten=())):
+            if session.change(structs.replace(request, forgotten=())):
                 self._session = session
             else:
                 session.end()
@@ -156,7 +159,7 @@ class Sessions:
         session_now = self._session
         if session_now is None or request.session != session_now.number:
             return ErrorCode.fetch_session_id_not_found, None
-        if not session_now.is_next(request.session_epoch):
+        if not session_now.is_next(epoch):
             return ErrorCode.invalid_fetch_session_epoch, None
         if not session_now.change(request):
             self.end()  # Its client begins anew, and is served without one.

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from quorate.batch import BATCH_MIN, LENGTH_EXCLUDES
 from quorate.wire.cursor import REQUEST_ELEMENTS_MAX, BadMessage, Buffer, Cursor
@@ -37,6 +38,7 @@ LAST_EPOCH = -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 NO_TOPIC_ID = bytes(16)
 TOPIC_IDS_FROM = 13
+_FLEXIBLE_FROM = FLEXIBLE_FROM[Api.FETCH]
 
 NAMED_BYTES_MAX = 1 << 10
 """Of what a request names, to be remembered until the next one of its connection."""
@@ -54,13 +56,15 @@ _OLDER_SESSION = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihqq")
 _PLAIN = struct.Struct(">ihqqqbi")
 """A flexible one of which nothing is aborted; no other replica is preferred."""
+_NOTHING = struct.Struct(">ihqqqbibb")
+"""The same, with nothing found, and no tagged fields."""
 _ABORTED = struct.Struct(">qq")
 _BATCH_LENGTH_AT = 8
 _DIVERGING = struct.Struct(">bbbiqb")
 """One tagged field, number 0, its size, and a structure without tagged fields of its own."""
 
 
-class WantedPartition(NamedTuple):
+class WantedPartition(msgspec.Struct, frozen=True, gc=False):
     number: int
     offset: int
     bytes_max: int
@@ -69,7 +73,7 @@ class WantedPartition(NamedTuple):
     """Of the record before the offset, as the client has read it."""
 
 
-class WantedTopic(NamedTuple):
+class WantedTopic(msgspec.Struct, frozen=True, gc=False):
     """By name below version 13, by id from there on."""
 
     name: str
@@ -77,7 +81,7 @@ class WantedTopic(NamedTuple):
     partitions: list[WantedPartition]
 
 
-class FetchRequest(NamedTuple):
+class FetchRequest(msgspec.Struct, frozen=True, gc=False):
     wait_ms: int
     bytes_min: int
     bytes_max: int
@@ -93,7 +97,7 @@ Named = tuple[list[WantedTopic], list[tuple[str, bytes, list[int]]]]
 """What a request names: wanted and forgotten."""
 
 
-class FetchedPartition(NamedTuple):
+class FetchedPartition(msgspec.Struct, frozen=True, gc=False):
     """What is there from the offset on. `batches` are whole record batches, `batches_bytes` their sum."""
 
     number: int
@@ -111,7 +115,7 @@ class FetchedPartition(NamedTuple):
     """(producer id, first offset) of aborted transactions among the batches, for readers of committed records."""
 
 
-class FetchedTopic(NamedTuple):
+class FetchedTopic(msgspec.Struct, frozen=True, gc=False):
     name: str
     id: bytes
     partitions: list[FetchedPartition]
@@ -192,7 +196,7 @@ def encode_response(
     session: int = NO_SESSION,
 ) -> tuple[list[Buffer], int]:
     """The response as buffers to be sent one after the other, its size included, and how long they are."""
-    flexible = version >= FLEXIBLE_FROM[Api.FETCH]
+    flexible = version >= _FLEXIBLE_FROM
     buffers: list[Buffer] = []
     batches_bytes = heads_bytes = 0
     if flexible:
@@ -206,8 +210,12 @@ def encode_response(
     first = out
     for topic in topics:
         out += topic.id if version >= TOPIC_IDS_FROM else string(topic.name, flexible=flexible)
-        out += array(len(topic.partitions), flexible=flexible)
+        count = len(topic.partitions)
+        out += uvarint(count + 1) if flexible else _I32.pack(count)
         for fetched in topic.partitions:
+            if flexible and not (fetched.batches or fetched.aborted or fetched.diverging):
+                out += _nothing(fetched)
+                continue
             out += _fetched_head(fetched, version, flexible)
             if fetched.batches:
                 buffers.append(out)
@@ -230,22 +238,31 @@ def encode_response(
 
 
 def _fetched_head(fetched: FetchedPartition, version: int, flexible: bool) -> bytes:
-    number, error, high_watermark, log_start, _, batches_bytes, _, last_stable, aborted = fetched
-    if flexible and not aborted:
+    number, error = fetched.number, fetched.error
+    high_watermark, last_stable, log_start = fetched.high_watermark, fetched.last_stable, fetched.log_start
+    if flexible and not fetched.aborted:
         plain = _PLAIN.pack(number, error, high_watermark, last_stable, log_start, 1, NO_REPLICA)
-        return plain + uvarint(batches_bytes + 1)
+        return plain + uvarint(fetched.batches_bytes + 1)
     parts = [_PARTITION.pack(number, error, high_watermark, last_stable)]
     if version >= 5:
         parts.append(_I64.pack(log_start))
-    parts.append(array(len(aborted), flexible=flexible))
-    for producer_id, first in aborted:
+    parts.append(array(len(fetched.aborted), flexible=flexible))
+    for producer_id, first in fetched.aborted:
         parts.append(_ABORTED.pack(producer_id, first))
         if flexible:
             parts.append(NO_TAGS)
     if version >= 11:
         parts.append(_I32.pack(NO_REPLICA))
-    parts.append(array(batches_bytes, flexible=flexible))
+    parts.append(array(fetched.batches_bytes, flexible=flexible))
     return b"".join(parts)
+
+
+def _nothing(fetched: FetchedPartition) -> bytes:
+    """All of a flexible one in which nothing was found."""
+    number, error, log_start = fetched.number, fetched.error, fetched.log_start
+    return _NOTHING.pack(
+        number, error, fetched.high_watermark, fetched.last_stable, log_start, 1, NO_REPLICA, 1, 0
+    )
 
 
 def _diverging(epoch: int, end: int) -> bytes:

@@ -12,6 +12,7 @@ import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import msgspec
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.response_header.v0.header import ResponseHeader as PlainResponseHeader
 from kio.serial import entity_writer
@@ -175,7 +176,7 @@ FLEXIBLE_FROM: dict[Api, int] = {
 """From which version on lengths are varints and structures end with tagged fields."""
 
 
-class RequestHead(NamedTuple):
+class RequestHead(msgspec.Struct, frozen=True, gc=False):
     """A request's header, and where its body starts in the frame."""
 
     api: int
@@ -245,7 +246,7 @@ def read_head(frame: Buffer) -> RequestHead:
         except UnicodeDecodeError:
             raise BadMessage("the client's name is not UTF-8") from None
     if (api, version) in _FLEXIBLE:
-        at = after_tags(frame, at)
+        at = at + 1 if at < end and not frame[at] else after_tags(frame, at)
     return RequestHead(api, version, correlation, client_id, at)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
+from msgspec import structs
 
 from quorate.batch import encode_records
 from quorate.kafka.sessions import Room, Sessions
@@ -159,7 +160,7 @@ def test_a_consumer_that_read_what_is_not_here_hears_where_its_epoch_ended(tmp_p
             epoch = served.node.leader_of(partition)[1]
             part = WantedPartition(0, 3, 1 << 20, -1, epoch)
             for last_epoch, diverging in ((epoch, None), (-1, None), (epoch - 1, (epoch - 1, 0))):
-                wanted = WantedTopic("t", bytes(16), [part._replace(last_epoch=last_epoch)])
+                wanted = WantedTopic("t", bytes(16), [structs.replace(part, last_epoch=last_epoch)])
                 request = FetchRequest(0, 1, 1 << 20, [wanted])
                 await connection.send(fetch.encode_request(VERSION, 1, "test", request))
                 _, body = decode_response(Api.FETCH, VERSION, await connection.receive())

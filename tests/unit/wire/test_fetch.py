@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from msgspec import structs
 
 from quorate.batch import encode_records
 from quorate.wire import fetch
@@ -143,7 +144,7 @@ def test_what_the_next_request_names_again_is_not_read_again() -> None:
     def read(request: FetchRequest) -> FetchRequest:
         frame = fetch.encode_request(12, 1, "me", request)[SIZE_BYTES:]
         found = requests.parse(frame, read_head(frame).body_at, 12)
-        assert found == request._replace(forgotten=[])
+        assert found == structs.replace(request, forgotten=[])
         return found
 
     requests = fetch.Requests()
@@ -155,8 +156,8 @@ def test_what_the_next_request_names_again_is_not_read_again() -> None:
 
 def carried(version: int, part: WantedPartition) -> WantedPartition:
     """What a version has room for."""
-    part = part if version >= 9 else part._replace(leader_epoch=-1)
-    return part if version >= 12 else part._replace(last_epoch=-1)
+    part = part if version >= 9 else structs.replace(part, leader_epoch=-1)
+    return part if version >= 12 else structs.replace(part, last_epoch=-1)
 
 
 @pytest.mark.parametrize("version", EVERY)
@@ -184,7 +185,8 @@ def test_requests_are_read_by_kio_as_they_were_meant(version: int) -> None:
         assert len(decoded.body.topics) == len(request.topics)
         # What kio reads is compared above; here, that nothing is lost on the way through.
         again = fetch.parse_request(message, SIZE_BYTES + read_head(message[SIZE_BYTES:]).body_at, version)
-        assert again == request._replace(
+        assert again == structs.replace(
+            request,
             topics=[
                 WantedTopic(
                     *name_or_id(version, topic.name, topic.id),
@@ -229,7 +231,7 @@ def test_responses_are_read_by_kio_and_by_us_as_they_were_meant(version: int) ->
         for theirs, topic in zip(body.responses, topics, strict=True):
             assert same_topic(version, theirs, topic.name, topic.id)
             for part, fetched in zip(theirs.partitions, topic.partitions, strict=True):
-                assert (part.partition_index, part.error_code) == fetched[:2]
+                assert (part.partition_index, part.error_code) == (fetched.number, fetched.error)
                 assert part.high_watermark == fetched.high_watermark
                 assert part.last_stable_offset == fetched.last_stable
                 assert getattr(part, "log_start_offset", fetched.log_start) == fetched.log_start
@@ -242,7 +244,7 @@ def test_responses_are_read_by_kio_and_by_us_as_they_were_meant(version: int) ->
             assert (read.name, read.id) == name_or_id(version, topic.name, topic.id)
             for got, fetched in zip(read.partitions, topic.partitions, strict=True):
                 log_start = fetched.log_start if version >= 5 else -1
-                assert got == fetched._replace(log_start=log_start)
+                assert got == structs.replace(fetched, log_start=log_start)
 
     check()
 

@@ -18,6 +18,7 @@ from quorate.wire.messages import (
     SIZE_BYTES,
     VERSIONS,
     Api,
+    RequestHead,
     decode_request,
     decode_response,
     encode_request,
@@ -109,7 +110,7 @@ def test_unserved_versions_are_known_by_their_head_and_refused() -> None:
     assert not is_served(Api.METADATA, 99)
     assert not is_served(7, 0)
     frame = (7).to_bytes(2, "big") + bytes(2) + (5).to_bytes(4, "big") + b"\0\2me"
-    assert read_head(frame)[:4] == (7, 0, 5, "me")
+    assert read_head(frame) == RequestHead(7, 0, 5, "me", len(frame))
     with pytest.raises(BadMessage, match="request 7 version 0 is not served"):
         decode_request(frame)
 
