@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quorate.wire.cursor import Buffer
 from quorate.wire.entities import make
 from quorate.wire.messages import Api, RequestHead, encode_response, response_class
@@ -17,21 +19,18 @@ CROWDED = "too much waits for its answer on this node"
 """Why a write is not taken now."""
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """Answered once, in a turn of the node, at once or later; or abandoned, when the client is gone."""
 
-    __slots__ = ("abandon", "answer_bytes", "buffers", "door", "frame", "head", "request_bytes")
-
-    def __init__(self, door: Door, head: RequestHead, frame: Buffer) -> None:
-        self.door = door
-        self.head = head
-        self.frame: Buffer = frame
-        self.request_bytes = len(frame)
-        self.buffers: Sequence[Buffer] | None = None
-        """The answer, once there is one; empty where the client wants none."""
-        self.answer_bytes = 0
-        self.abandon: Callable[[], None] | None = None
-        """Called when nobody waits for the answer any more."""
+    door: Door
+    head: RequestHead
+    frame: Buffer
+    request_bytes: int
+    buffers: Sequence[Buffer] | None = None
+    """The answer, once there is one; empty where the client wants none."""
+    answer_bytes: int = 0
+    abandon: Callable[[], None] | None = None
+    """Called when nobody waits for the answer any more."""
 
     def answer(self, buffers: Sequence[Buffer], answer_bytes: int) -> None:
         assert self.buffers is None

@@ -100,6 +100,8 @@ class Door(asyncio.Protocol):
         """The name of the one that the client connected to."""
         self.session = sasl.Session(broker) if sasl_wanted else None
         """Where passwords are asked for."""
+        self._request_bytes_max = sasl.REQUEST_BYTES_MAX if sasl_wanted else REQUEST_BYTES_MAX
+        """Less, until it is known who is there."""
         self.visitor = "somebody"
         self._patience: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -193,6 +195,7 @@ class Door(asyncio.Protocol):
 
     def authenticated(self, user: str) -> None:
         self.visitor = f"{user} at {self.visitor}"
+        self._request_bytes_max = REQUEST_BYTES_MAX
         self._be_patient()
 
     def _be_patient(self) -> None:
@@ -223,30 +226,30 @@ class Door(asyncio.Protocol):
             self._request(memoryview(whole)[_SIZE_BYTES:])
             return missing
         # Only now is it known how long the request is.
-        self._keep(bytes(whole), _SIZE_BYTES + self._size_at(whole, 0))
+        size: int = _SIZE.unpack(whole)[0]
+        if not 0 < size <= self._request_bytes_max:
+            raise self._bad_size(size)
+        self._keep(bytes(whole), _SIZE_BYTES + size)
         return missing + self._complete(data[missing:])
 
     def _split(self, data: bytes, at: int) -> None:
         end = len(data)
-        view = memoryview(data)
-        while at < end and self._is_open():
+        view = data if end <= JOIN_BYTES_MAX else memoryview(data)
+        while at < end and self._transport is not None and not self._transport.is_closing():
             start = stop = at + _SIZE_BYTES
             if start <= end:
-                stop += self._size_at(data, at)
+                size: int = _SIZE.unpack_from(data, at)[0]
+                if not 0 < size <= self._request_bytes_max:
+                    raise self._bad_size(size)
+                stop += size
             if stop > end:
                 self._keep(data[at:], stop - at)
                 return
             at = stop
             self._request(bytearray(view[start:at]))
 
-    def _size_at(self, data: Buffer, at: int) -> int:
-        size: int = _SIZE.unpack_from(data, at)[0]
-        bytes_max = REQUEST_BYTES_MAX
-        if self.session is not None and not self.session.is_authenticated:
-            bytes_max = sasl.REQUEST_BYTES_MAX
-        if not 0 < size <= bytes_max:
-            raise BadMessage(f"a request of {size} bytes; at most {bytes_max} are taken")
-        return size
+    def _bad_size(self, size: int) -> BadMessage:
+        return BadMessage(f"a request of {size} bytes; at most {self._request_bytes_max} are taken")
 
     def _keep(self, piece: bytes, wanted_bytes: int) -> None:
         self._pieces.append(piece)
@@ -273,37 +276,29 @@ class Door(asyncio.Protocol):
 
     def _request(self, frame: Buffer) -> None:
         session = self.session
-        if session is not None and session.wants_bare:
-            call = Call(self, _BARE, frame)
-            self._admit(call)
-            self._handle(call)
-            return
-        call = Call(self, read_head(frame), frame)
+        head = _BARE if session is not None and session.wants_bare else read_head(frame)
         if session is None:
             if self._patience is not None:
                 self._be_patient()
-        elif self.is_nobody and call.head.api not in sasl.BEFORE:
-            raise BadMessage(
-                f"request {call.head.api}: nobody has authenticated here; set SASL in the client"
-            )
-        self._admit(call)
-        if call.head.api not in FETCHES:
+        elif head.api not in sasl.BEFORE and self.is_nobody:
+            raise BadMessage(f"request {head.api}: nobody has authenticated here; set SASL in the client")
+        size = len(frame)
+        call = Call(self, head, frame, size)
+        self._calls.append(call)
+        self._unanswered_bytes += size
+        self.broker.unanswered_bytes += size
+        if head.client_id != self._client_id or self._counts is NOBODYS:
+            self._client_id = head.client_id
+            self._counts = self.broker.node.metrics.client(self._client_id)
+        self._counts.requests += 1
+        self._counts.request_bytes += size
+        if head.api not in FETCHES:
             self._handle(call)
         elif self._fetches or self._is_fetching or self._write_full:
             self._fetches.append(call)
         else:
             self._is_fetching = True
             self._handle(call)
-
-    def _admit(self, call: Call) -> None:
-        self._calls.append(call)
-        self._unanswered_bytes += call.request_bytes
-        self.broker.unanswered_bytes += call.request_bytes
-        if call.head.client_id != self._client_id or self._counts is NOBODYS:
-            self._client_id = call.head.client_id
-            self._counts = self.broker.node.metrics.client(self._client_id)
-        self._counts.requests += 1
-        self._counts.request_bytes += call.request_bytes
 
     def _fetch_next(self) -> None:
         """One fetch at a time, and none while the answers before it are not taken.
