@@ -11,10 +11,10 @@ more, and when it has another leader, which it says at once.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from quorate.batch import BATCH_MIN, encode_blank, parse_batch_header
@@ -27,7 +27,6 @@ from quorate.storage.frame import Frame
 from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.fetch import (
     FIRST_EPOCH,
-    LAST_EPOCH,
     NO_ERROR,
     NO_OFFSET,
     NO_SESSION,
@@ -36,6 +35,7 @@ from quorate.wire.fetch import (
     FetchedPartition,
     FetchedTopic,
     WantedPartition,
+    WantedTopic,
     encode_response,
 )
 
@@ -55,26 +55,22 @@ NO_PARTITION = Partition(bytes(20))
 """Of a topic or number that is not known here."""
 
 
-class Part:
+class Part(msgspec.Struct, eq=False, gc=False):
     """One partition of a fetch, and what was found there."""
 
-    __slots__ = ("batches", "batches_bytes", "diverging", "error", "log_start", "partition", "wanted")
-
-    def __init__(self, wanted: WantedPartition, error: int, partition: Partition) -> None:
-        self.wanted = wanted
-        self.error = error
-        self.partition = partition
-        self.diverging: tuple[int, int] | None = None
-        self.batches: list[Buffer] = []
-        self.batches_bytes = 0
-        self.log_start = NO_OFFSET
+    wanted: WantedPartition
+    error: int
+    partition: Partition
+    diverging: tuple[int, int] | None = None
+    batches: list[Buffer] = []
+    batches_bytes: int = 0
+    log_start: int = NO_OFFSET
 
 
 class Fetching:
     """One request, from when it came to when it is answered."""
 
     __slots__ = (
-        "_asked",
         "_broker",
         "_bytes_count",
         "_bytes_max",
@@ -106,17 +102,17 @@ class Fetching:
         if error:
             call.answer(*encode_response(head.version, head.correlation, [], error))
             return
-        self._asked = request.topics if self._session is None else self._session.topics()
+        asked = request.topics if self._session is None else self._session.topics()
         self._is_committed = request.isolation == READ_COMMITTED
-        self._tells_all = request.session_epoch in (FIRST_EPOCH, LAST_EPOCH)
+        self._tells_all = self._session is None or request.session_epoch == FIRST_EPOCH
         self._bytes_max = min(request.bytes_max, FETCH_BYTES_MAX)
         self._bytes_min = min(request.bytes_min, self._bytes_max)
         self._bytes_count = 0
         self._parts: list[Part] = []
-        self._topics = self._find_parts()
+        self._topics = self._find_parts(asked)
         if len(self._parts) > REPEATED_COUNT_MAX and self._session is None:
             self._refuse_repeated()
-        self._to_read = deque(self._parts)
+        self._to_read = self._parts[::-1]
         self._reading: Part | None = None
         self._in_loop = False
         self._is_waiting = False
@@ -129,11 +125,11 @@ class Fetching:
             delay_s = READ_TIMEOUT_S if self._expired else min(request.wait_ms, WAIT_MS_MAX) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
 
-    def _find_parts(self) -> list[list[Part]]:
+    def _find_parts(self, wanted_topics: list[WantedTopic]) -> list[tuple[WantedTopic, list[Part]]]:
         image = self._node.metadata.image
         by_id = self._call.head.version >= TOPIC_IDS_FROM
         topics = []
-        for asked in self._asked:
+        for asked in wanted_topics:
             topic = image.by_id.get(asked.id) if by_id else image.topics.get(asked.name)
             parts = []
             for wanted in asked.partitions:
@@ -144,7 +140,7 @@ class Fetching:
                 else:
                     part = Part(wanted, ErrorCode.unknown_topic_or_partition, NO_PARTITION)
                 parts.append(part)
-            topics.append(parts)
+            topics.append((asked, parts))
             self._parts += parts
         return topics
 
@@ -161,7 +157,7 @@ class Fetching:
             return
         self._in_loop = True
         while self._to_read and self._reading is None:
-            self._read_part(self._to_read.popleft())
+            self._read_part(self._to_read.pop())
         self._in_loop = False
         if self._reading is None:
             self._decide()
@@ -177,7 +173,8 @@ class Fetching:
         if part.error or part.diverging:
             return
         assert hosted is not None
-        if part.wanted.offset >= self._end_of(hosted):
+        end = stable_end(hosted) if self._is_committed else hosted.commit + 1
+        if part.wanted.offset >= end:
             return
         room = min(part.wanted.bytes_max, PARTITION_BYTES_MAX, self._bytes_max - self._bytes_count)
         if room <= 0 and self._bytes_count:
@@ -185,10 +182,6 @@ class Fetching:
         self._reading = part
         got = partial(self._got, part, room)
         self._node.fetch(part.partition, part.wanted.offset, max(room, 1), got)
-
-    def _end_of(self, hosted: Hosted) -> int:
-        """The first offset that this reader does not see yet."""
-        return stable_end(hosted) if self._is_committed else hosted.commit + 1
 
     def _judge(self, part: Part, hosted: Hosted | None) -> int:
         node, wanted, partition = self._node, part.wanted, part.partition
@@ -215,7 +208,7 @@ class Fetching:
         if self._is_committed:
             # A transaction begins with a batch: none is half stable.
             hosted = self._node.host.hosted.get(part.partition)
-            end = 0 if hosted is None else self._end_of(hosted)
+            end = 0 if hosted is None else stable_end(hosted)
             frames = [frame for frame in frames if frame.header.last < end]
         for is_later, frame in enumerate(frames):
             size = len(frame.payload)
@@ -247,7 +240,7 @@ class Fetching:
         """It has settled more, or has another leader: read it again."""
         waiting = any(part.partition == partition for part in self._to_read)
         if not waiting:
-            self._to_read.extend(part for part in self._parts if part.partition == partition)
+            self._to_read[:0] = [part for part in reversed(self._parts) if part.partition == partition]
         self._read()
 
     def _expire(self) -> None:
@@ -266,8 +259,8 @@ class Fetching:
     def _answer(self) -> None:
         self._end()
         topics, session = [], self._session
-        for asked, parts in zip(self._asked, self._topics, strict=True):
-            fetched = [self._fetched(part) for part in parts]
+        for asked, parts in self._topics:
+            fetched = list(map(self._fetched, parts))
             news = fetched if session is None else session.news(asked.name, asked.id, fetched)
             if self._tells_all or news:
                 topics.append(FetchedTopic(asked.name, asked.id, fetched if self._tells_all else news))
@@ -276,15 +269,16 @@ class Fetching:
         self._call.answer(*encode_response(head.version, head.correlation, topics, session=number))
 
     def _fetched(self, part: Part) -> FetchedPartition:
-        metrics = self._node.metrics
-        hosted = self._node.host.hosted.get(part.partition)
+        node = self._node
+        hosted = node.host.hosted.get(part.partition)
         if hosted is None and not part.error:
             part.error = ErrorCode.unknown_topic_or_partition  # Deleted meanwhile.
         if hosted is None or part.error:
-            metrics.error("fetch", ErrorCode(part.error).name)
+            node.metrics.error("fetch", ErrorCode(part.error).name)
             return FetchedPartition(part.wanted.number, part.error)
-        metrics.fetch_batches += len(part.batches)
-        metrics.fetch_bytes += part.batches_bytes
+        if part.batches:
+            node.metrics.fetch_batches += len(part.batches)
+            node.metrics.fetch_bytes += part.batches_bytes
         return FetchedPartition(
             part.wanted.number,
             NO_ERROR,
