@@ -266,7 +266,8 @@ class Fetching:
                 topics.append(FetchedTopic(asked.name, asked.id, fetched if self._tells_all else news))
         head = self._call.head
         number = NO_SESSION if session is None else session.number
-        self._call.answer(*encode_response(head.version, head.correlation, topics, session=number))
+        buffers, answer_bytes = encode_response(head.version, head.correlation, topics, session=number)
+        self._call.answer(buffers, answer_bytes)
 
     def _fetched(self, part: Part) -> FetchedPartition:
         node = self._node

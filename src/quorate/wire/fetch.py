@@ -49,15 +49,16 @@ _HEAD = struct.Struct(">iiibii")
 """What a request begins with: its numbers. Until 14 that of a replica comes first."""
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
-_ANSWER = struct.Struct(">iib4xhi")
-"""What a flexible answer begins with: its size, correlation, no tagged fields, no throttle time, error, session."""
-_OLDER_ANSWER = struct.Struct(">ii4x")
+_ANSWER = struct.Struct(">ix4xhi")
+"""How a flexible answer begins behind its size: correlation, no tagged fields or throttle time, error, session."""
+_OLDER_ANSWER = struct.Struct(">i4x")
 _OLDER_SESSION = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihqq")
-_PLAIN = struct.Struct(">ihqqqbi")
-"""A flexible one of which nothing is aborted; no other replica is preferred."""
-_NOTHING = struct.Struct(">ihqqqbibb")
-"""The same, with nothing found, and no tagged fields."""
+_PLAIN = struct.Struct(">ihqqq")
+_NONE_ABORTED = b"\x01\xff\xff\xff\xff"
+"""How a flexible one goes on of which nothing is aborted; no other replica is preferred."""
+_NOTHING = _NONE_ABORTED + b"\x01" + NO_TAGS
+"""How it ends where nothing was found."""
 _ABORTED = struct.Struct(">qq")
 _BATCH_LENGTH_AT = 8
 _DIVERGING = struct.Struct(">bbbiqb")
@@ -191,61 +192,56 @@ def encode_response(
     version: int,
     correlation: int,
     topics: Sequence[FetchedTopic],
-    error: int = 0,
+    error: int = NO_ERROR,
     *,
     session: int = NO_SESSION,
 ) -> tuple[list[Buffer], int]:
     """The response as buffers to be sent one after the other, its size included, and how long they are."""
     flexible = version >= _FLEXIBLE_FROM
     buffers: list[Buffer] = []
-    batches_bytes = heads_bytes = 0
+    size = 0
     if flexible:
-        out = bytearray(_ANSWER.pack(0, correlation, 0, error, session))
-        out += uvarint(len(topics) + 1)
+        out = [_ANSWER.pack(correlation, error, session), uvarint(len(topics) + 1)]
     else:
-        out = bytearray(_OLDER_ANSWER.pack(0, correlation))
+        out = [_OLDER_ANSWER.pack(correlation)]
         if version >= 7:
-            out += _OLDER_SESSION.pack(error, session)
-        out += _I32.pack(len(topics))
-    first = out
+            out.append(_OLDER_SESSION.pack(error, session))
+        out.append(_I32.pack(len(topics)))
     for topic in topics:
-        out += topic.id if version >= TOPIC_IDS_FROM else string(topic.name, flexible=flexible)
+        out.append(topic.id if version >= TOPIC_IDS_FROM else string(topic.name, flexible=flexible))
         count = len(topic.partitions)
-        out += uvarint(count + 1) if flexible else _I32.pack(count)
+        out.append(uvarint(count + 1) if flexible else _I32.pack(count))
         for fetched in topic.partitions:
             if flexible and not (fetched.batches or fetched.aborted or fetched.diverging):
-                out += _nothing(fetched)
+                out += (_plain(fetched), _NOTHING)
                 continue
-            out += _fetched_head(fetched, version, flexible)
+            out.append(_fetched_head(fetched, version, flexible))
             if fetched.batches:
-                buffers.append(out)
+                head = b"".join(out)
+                buffers.append(head)
                 buffers += fetched.batches
-                batches_bytes += fetched.batches_bytes
-                heads_bytes += len(out)
-                out = bytearray()
+                size += len(head) + fetched.batches_bytes
+                out = []
             if flexible:
-                out += NO_TAGS if fetched.diverging is None else _diverging(*fetched.diverging)
+                out.append(NO_TAGS if fetched.diverging is None else _diverging(*fetched.diverging))
         if flexible:
-            out += NO_TAGS
+            out.append(NO_TAGS)
     if flexible:
-        out += NO_TAGS
+        out.append(NO_TAGS)
     if out:
-        buffers.append(out)
-        heads_bytes += len(out)
-    size = heads_bytes + batches_bytes
-    _I32.pack_into(first, 0, size - SIZE_BYTES)
-    return buffers, size
+        head = b"".join(out)
+        buffers.append(head)
+        size += len(head)
+    buffers[0] = _I32.pack(size) + buffers[0]
+    return buffers, SIZE_BYTES + size
 
 
 def _fetched_head(fetched: FetchedPartition, version: int, flexible: bool) -> bytes:
-    number, error = fetched.number, fetched.error
-    high_watermark, last_stable, log_start = fetched.high_watermark, fetched.last_stable, fetched.log_start
     if flexible and not fetched.aborted:
-        plain = _PLAIN.pack(number, error, high_watermark, last_stable, log_start, 1, NO_REPLICA)
-        return plain + uvarint(fetched.batches_bytes + 1)
-    parts = [_PARTITION.pack(number, error, high_watermark, last_stable)]
+        return _plain(fetched) + _NONE_ABORTED + uvarint(fetched.batches_bytes + 1)
+    parts = [_PARTITION.pack(fetched.number, fetched.error, fetched.high_watermark, fetched.last_stable)]
     if version >= 5:
-        parts.append(_I64.pack(log_start))
+        parts.append(_I64.pack(fetched.log_start))
     parts.append(array(len(fetched.aborted), flexible=flexible))
     for producer_id, first in fetched.aborted:
         parts.append(_ABORTED.pack(producer_id, first))
@@ -257,11 +253,9 @@ def _fetched_head(fetched: FetchedPartition, version: int, flexible: bool) -> by
     return b"".join(parts)
 
 
-def _nothing(fetched: FetchedPartition) -> bytes:
-    """All of a flexible one in which nothing was found."""
-    number, error, log_start = fetched.number, fetched.error, fetched.log_start
-    return _NOTHING.pack(
-        number, error, fetched.high_watermark, fetched.last_stable, log_start, 1, NO_REPLICA, 1, 0
+def _plain(fetched: FetchedPartition) -> bytes:
+    return _PLAIN.pack(
+        fetched.number, fetched.error, fetched.high_watermark, fetched.last_stable, fetched.log_start
     )
 
 
