@@ -1,7 +1,7 @@
 """Topics go from one kind of replication to another while they are written to, and nodes are killed meanwhile.
 
 `quorate topic alter --replication`, as a person types it. Whatever was acknowledged is there once in the end, on
-every copy, byte for byte.
+every copy, byte for byte; and whoever writes sees no more of it than a short retry (steady.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from quorate.node.client import Client
 from tests.cluster.fault_support import Load, go_on, transferred_in, written_to
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
+from tests.cluster.steady import RETRY_OF_KILLED_S, written_steadily
 from tests.cluster.support import run
 from tests.cluster.test_faults import killed, leading
 
@@ -75,17 +76,47 @@ def test_every_kind_becomes_another_under_load_and_whoever_leads_is_killed(tmp_p
     async def main() -> None:
         async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
             person = Person(cluster, client)
-            await person.orders(turns)
-            await go_on(writers)
-            await person.until_turned(turns)
+            async with written_steadily(writers) as pauses:
+                await turned(person, writers, turns)
+            pauses.expect_short(in_words(turns))
             shown = await person.types("topic describe raft")
             assert shown.startswith("Topic raft, coordinated")
             hit = await leading(cluster, client)
             back = shifted(0)
-            await person.orders(back)
-            await killed(cluster, writers, hit)
-            await cluster.until_registered(client)
-            await person.until_turned(back)
+            async with written_steadily(writers) as pauses:
+                await person.orders(back)
+                await killed(cluster, writers, hit)
+                await cluster.until_registered(client)
+                await person.until_turned(back)
+            pauses.expect_short("back, and a node is killed", RETRY_OF_KILLED_S)
+
+    run(main())
+
+
+async def turned(person: Person, writers: Sequence[Load], turns: dict[str, str]) -> None:
+    """Ordered and waited for, with writes before, meanwhile and after."""
+    await go_on(writers)
+    await person.orders(turns)
+    await person.until_turned(turns)
+    await go_on(writers)
+
+
+def in_words(turns: dict[str, str]) -> str:
+    return ", ".join(f"topic {topic} to {to}" for topic, to in turns.items())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_whoever_writes_sees_a_short_retry_and_no_more(tmp_path: Path, shift: int) -> None:
+    """From each kind to each other one, in three runs; and back, and once more."""
+
+    async def main() -> None:
+        async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:
+            person = Person(cluster, client)
+            for turns in (shifted(shift), shifted(0)) * 2:
+                async with written_steadily(writers) as pauses:
+                    await turned(person, writers, turns)
+                pauses.expect_short(in_words(turns))
 
     run(main())
 
@@ -100,10 +131,12 @@ def test_whoever_is_killed_at_whatever_stage_it_goes_on(tmp_path: Path, shift: i
             for number, which in enumerate(VICTIMS):
                 turns = shifted(shift if number % 2 == 0 else 0)
                 hit = await person.victim(which, REPLICATIONS[number])
-                await struck(person, writers, turns, hit, stage)
-                await cluster.until_registered(client)
-                await person.until_turned(turns)
-                await go_on(writers)
+                async with written_steadily(writers) as pauses:
+                    await struck(person, writers, turns, hit, stage)
+                    await cluster.until_registered(client)
+                    await person.until_turned(turns)
+                    await go_on(writers)
+                pauses.expect_short(f"{which} killed {stage}, {in_words(turns)}", RETRY_OF_KILLED_S)
 
     run(main())
 
