@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -471,11 +472,15 @@ def test_whoever_is_stopped_goes_on(
 
     saving = person.begins("backup", "create", name, place, "--rate", "100k")
     assert saving.stderr is not None
-    saving.stderr.readline()  # It tells that some of it is done.
+    assert re.match(rf"{name}: [0-9]+ %, .*/s\n", saving.stderr.readline()), "some of it is done"
     saving.send_signal(end)
-    saving.communicate(timeout=WAIT_S)
+    _, said = saving.communicate(timeout=WAIT_S)
     assert saving.returncode == (130 if end == signal.SIGINT else -end)
     if end == signal.SIGINT:
+        assert said.splitlines()[-2:] == [
+            "stopped: what is saved so far stands; the same command goes on from there",
+            "quorate: interrupted",
+        ]
         assert "is not complete" in person.types("backup", "restore", name, place, "--as", "no", expect=2)
         (listed,) = person.shows("backup", "list", place)["backups"]
         assert 0 < listed["records"] < 400
@@ -485,10 +490,16 @@ def test_whoever_is_stopped_goes_on(
 
     other = f"{name}-2"
     restoring = person.begins("backup", "restore", name, place, "--as", other, "--rate", "100k")
+    assert restoring.stderr is not None
+    assert re.match(rf"{other}: [0-9]+ %, .*/s\n", restoring.stderr.readline()), "some of it is there"
     until_there(servers, other, 30)
     restoring.send_signal(end)
-    restoring.communicate(timeout=WAIT_S)
+    _, said = restoring.communicate(timeout=WAIT_S)
     assert restoring.returncode == (130 if end == signal.SIGINT else -end)
+    if end == signal.SIGINT:
+        *_, stopped, interrupted = said.splitlines()
+        assert "--resume" in stopped
+        assert interrupted == "quorate: interrupted"
     assert "already" in person.types("backup", "restore", name, place, "--as", other, expect=2)
     went_on = person.shows("backup", "restore", name, place, "--as", other, "--resume")
     assert 0 < went_on["records"] < 400

@@ -71,6 +71,7 @@ def transfer(
         _expect_known(to, image.nodes)
         if to not in await orders.voters():
             raise WrongUsage(f"node {to} does not vote in the metadata group; `quorate cluster add {to}`")
+        orders.names(again=f"quorate cluster transfer --to {to}")
         await orders.transfer(METADATA, "the metadata group", to)
 
     carry_out(servers, work)
@@ -87,6 +88,7 @@ def add(
         image = await orders.image()
         voters = await orders.voters()
         life = _expect_known(node, image.nodes).incarnation
+        orders.names(again=f"quorate cluster add {node}", off=f"quorate cluster remove {node}")
         if node in voters and voters[node] != life:
             raise WrongUsage(
                 f"node {node} votes with a disk that is lost; let its new one count with "
@@ -110,6 +112,7 @@ def remove(
     async def work(orders: Orders) -> Voting:
         image = await orders.image(even_old=True)
         voters = await orders.voters()
+        orders.names(again=f"quorate cluster remove {node}", off=f"quorate cluster add {node}")
         if node not in voters:
             _expect_known(node, image.nodes)
             return await _as_ordered(orders, voters, timeout)

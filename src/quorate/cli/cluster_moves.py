@@ -104,6 +104,7 @@ def drain(
 
     async def work(orders: Orders) -> Drained:
         again = f"quorate cluster drain {node}"
+        orders.names(again=again)
         drained = await _drained(orders, node, again, throttle, timeout_s=timeout, no_wait=no_wait)
         if drained.is_so:
             await _lead_metadata_elsewhere(orders, node)
@@ -134,6 +135,7 @@ def decommission(
         from quorate.machine.cluster import AlterCluster, drained_setting
 
         again = f"quorate cluster decommission {node}"
+        orders.names(again=again)
         await _expect_another_voter(orders, node)
         drained = await _drained(orders, node, again, throttle, timeout_s=timeout, no_wait=False)
         await _vote_elsewhere(orders, node, timeout)

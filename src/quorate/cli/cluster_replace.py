@@ -63,6 +63,9 @@ def replace(
     async def work(orders: Orders) -> _Plan:
         image = await orders.image()
         voters = await orders.voters()
+        again = f"quorate cluster replace {node}" + (f" --with {new}" if new != node else "")
+        off = "quorate cluster stop-moves" if new != node else ""  # A lost disk is nothing to go back to.
+        orders.names(again=again, off=off)
         if orders.voters_change:  # Perhaps this very one, ordered before.
             await until_voters_stay(orders, timeout)
             image, voters = await orders.image(), await orders.voters()

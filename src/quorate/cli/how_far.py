@@ -54,6 +54,7 @@ class Teller:
 
 async def until_reached(orders: Orders, partitions: Iterable[tuple[str, int]], timeout_s: float) -> None:
     """Until no change of these partitions is open any more; raises NotYet after that time."""
+    orders.standing = orders.stands
     deadline = monotonic() + timeout_s
     teller = Teller()
     awaited = set(partitions)
@@ -87,7 +88,10 @@ async def change_voters(orders: Orders, nodes: Sequence[int], timeout_s: float) 
     order = asyncio.create_task(orders.change_voters(nodes, timeout_s))
     try:
         while not (await asyncio.wait({order}, timeout=SOON_S))[0]:
-            teller.tell(voters_phase(await orders.statuses(SOON_S)) or "the metadata group: voters change")
+            phase_now = voters_phase(await orders.statuses(SOON_S))
+            if phase_now not in ("", NOBODY_LEADS):
+                orders.standing = orders.stands
+            teller.tell(phase_now or "the metadata group: voters change")
         await order
     finally:
         order.cancel()
@@ -95,6 +99,7 @@ async def change_voters(orders: Orders, nodes: Sequence[int], timeout_s: float) 
 
 async def until_voters_stay(orders: Orders, timeout_s: float) -> None:
     """Until no change of voters is open any more; raises NotYet after that time."""
+    orders.standing = orders.stands
     deadline = monotonic() + timeout_s
     teller = Teller()
     while True:

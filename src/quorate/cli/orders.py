@@ -66,11 +66,18 @@ class Orders:
         """What is to be said of orders that were given, if a person interrupts."""
         self.stands = STANDS
         """That, once they are known to be given."""
+        self.again = ""
+        """What a person types to go on, or otherwise: said with what may stand, too."""
 
     @property
     def seen(self) -> Image:
         assert self._seen is not None, "orders follow a look"
         return self._seen
+
+    def names(self, *, again: str, off: str = "") -> None:
+        """What goes on with what is ordered, and what calls it off: told to who interrupts."""
+        self.again = f"; `{again}` goes on with it" + (f", `{off}` calls it off" if off else "")
+        self.stands = STANDS + self.again
 
     async def image(self, topics: Sequence[str] | None = None, *, even_old: bool = False) -> Image:
         """What the cluster is. Whatever a command has reported before this one began is in there.
@@ -165,29 +172,30 @@ class Orders:
         partition = partition_of(topic.id, number)
         self.client.expect_leader(partition, self.seen.node)  # Any node takes it, and that one answers.
         change = self.client.change(partition, nodes, seen=self.seen.version, timeout_s=TIMEOUT_S)
-        self.standing = self.standing or MAY_STAND
+        self._may_stand()
         await self._give(f"{topic.name}/{number}", change)
         self.standing = self.stands
 
     async def change_voters(self, nodes: Sequence[int], timeout_s: float) -> None:
         """In place of those of the last look, until it is so; raises NotYet after that time."""
-        self.standing = self.standing or MAY_STAND
+        self._may_stand()
         try:
             await self.client.change(METADATA, nodes, seen=self._voters_version, timeout_s=timeout_s)
         except OutcomeUnknown:
             raise not_yet(timeout_s) from None
         except (NotDone, BadRequest) as refused:
             raise WrongUsage(f"the metadata group: {refused}") from refused
-        self.standing = STANDS
+        self.standing = self.stands
 
     async def forget(self, node: int) -> None:
-        self.standing = MAY_STAND
+        self.standing = MAY_STAND + self.again
         forget = self.client.forget_node(node, seen=self.seen.version, timeout_s=TIMEOUT_S)
         await self._give(f"node {node}", forget)
 
     async def transfer(self, partition: Partition, what: str, to: int) -> int:
         """Let that node lead, or, with 0, anybody else; who does."""
-        self.standing = MAY_STAND
+        say.progress_line(f"{what}: {f'node {to}' if to else 'another node'} is to lead")
+        self.standing = MAY_STAND + self.again
         return await self._give(what, self.client.transfer(partition, to, timeout_s=TIMEOUT_S))
 
     async def settle(self, what: str, command: Command) -> None:
@@ -196,7 +204,7 @@ class Orders:
             expect_level(self.seen.cluster.level, [command])
         except TooNew as too_new:
             raise WrongUsage(f"{what}: {too_new}") from too_new
-        self.standing = MAY_STAND
+        self.standing = MAY_STAND + self.again
         batch = command_batch(command)
         deadline = monotonic() + TIMEOUT_S
         while True:
@@ -208,6 +216,9 @@ class Orders:
             except OutcomeUnknown as unknown:
                 if monotonic() >= deadline:
                     raise NotYet(f"{what}: {unknown}; it may be so: look, and order again") from unknown
+
+    def _may_stand(self) -> None:
+        self.standing = self.standing or MAY_STAND + self.again
 
     async def _give(self, what: str, order: Awaitable[Result]) -> Result:
         try:

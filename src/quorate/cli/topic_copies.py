@@ -97,8 +97,10 @@ FEW = {
 
 def register(topic_app: typer.Typer) -> None:
     topic_app.command("transfer", epilog=TRANSFER_EPILOG)(transfer)
-    topic_app.command("add", help="Let more nodes copy a topic.", epilog=ADD_EPILOG)(_command(added))
-    topic_app.command("remove", help="Let fewer nodes copy a topic.", epilog=REMOVE_EPILOG)(_command(removed))
+    topic_app.command("add", help="Let more nodes copy a topic.", epilog=ADD_EPILOG)(_command("add", added))
+    topic_app.command("remove", help="Let fewer nodes copy a topic.", epilog=REMOVE_EPILOG)(
+        _command("remove", removed)
+    )
     topic_app.command("replace", epilog=REPLACE_EPILOG)(replace)
 
 
@@ -129,6 +131,7 @@ def transfer(
                 raise Copies(f"{topic.name}/{number}", nodes, is_open=False).has_none(to)
             if to is not None and topic.replication == OPERATED:
                 raise WrongUsage(CHOSEN.format(name=topic.name))
+        orders.names(again=f"quorate topic transfer {target}" + (f" --to {to}" if to is not None else ""))
         leaders = []
         for number in numbers:
             name = f"{topic.name}/{number}"
@@ -143,7 +146,7 @@ def transfer(
         say.print_json(leaders)
 
 
-def _command(new_nodes: Callable[[Copies, list[int]], list[int]]) -> Callable[..., None]:
+def _command(verb: str, new_nodes: Callable[[Copies, list[int]], list[int]]) -> Callable[..., None]:
     """A command that names nodes: from those that copy a partition, and these, to those that shall."""
 
     def command(
@@ -161,6 +164,7 @@ def _command(new_nodes: Callable[[Copies, list[int]], list[int]]) -> Callable[..
             target,
             lambda copies: new_nodes(copies, named),
             servers,
+            again=f"{verb} {target} --node {node}",
             named=named,
             no_wait=no_wait,
             timeout_s=timeout,
@@ -202,7 +206,8 @@ def replace(
         return swapped(copies, node, new)
 
     lost = node if new == node else 0
-    _change(target, replaced, servers, no_wait=no_wait, timeout_s=timeout, json=json, lost=lost)
+    again = f"replace {target} --node {node}" + (f" --with {with_}" if with_ is not None else "")
+    _change(target, replaced, servers, again=again, no_wait=no_wait, timeout_s=timeout, json=json, lost=lost)
 
 
 def swapped(copies: Copies, old: int, new: int) -> list[int]:
@@ -227,13 +232,15 @@ def _change(
     new_nodes: NewNodes,
     servers: str,
     *,
+    again: str,
     named: Sequence[int] = (),
     no_wait: bool,
     timeout_s: float,
     json: bool,
     lost: int = 0,
 ) -> None:
-    """`lost`: only where that node's copy was on a disk that is gone."""
+    """`again`: what goes on with it, after `quorate topic`; `lost`: only where that node's copy was on a disk that
+    is gone."""
     from quorate.cli.how_far import expect_majorities, until_reached
     from quorate.cli.orders import carry_out, expect_known, listed
 
@@ -262,6 +269,7 @@ def _change(
         }
         if image.lost_now:
             expect_majorities(image, [(topic, number) for number in numbers], await orders.statuses())
+        orders.names(again=f"quorate topic {again}", off=f"quorate topic cancel {target}")
         for number, nodes in to_order.items():
             await orders.change_topic(topic, number, nodes)
         _tell_few(topic, to_order)

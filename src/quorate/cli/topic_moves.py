@@ -56,6 +56,7 @@ def elect(target: Target, servers: Servers = SERVERS, json: Json = False) -> Non
         topic, numbers = await found(orders, target)
         if topic.replication == OPERATED:
             raise WrongUsage(CHOSEN.format(name=topic.name))
+        orders.names(again=f"quorate topic elect {target}")
         return topic.name, numbers, await electing.elect(orders, [(topic, number) for number in numbers])
 
     name, numbers, elected = carry_out(servers, work)

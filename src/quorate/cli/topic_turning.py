@@ -6,7 +6,6 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from quorate.cli import say
 from quorate.cli.wrong import NotYet
 
 if TYPE_CHECKING:
@@ -19,20 +18,23 @@ LOOK_EVERY_S = 0.3
 
 async def until_turned(orders: Orders, name: str, *, timeout_s: float) -> Topic:
     """Until all partitions agree as is wanted, with a line whenever more of them do; raises NotYet."""
+    from quorate.cli.how_far import Teller
+
     deadline = monotonic() + timeout_s
-    said = ""
+    teller = Teller()
     while True:
         topic = await orders.topic(name)
         if topic.turning is None:
             return topic
+        alter = f"quorate topic alter {name} --replication"
+        orders.names(again=f"{alter} {topic.turning.to}", off=f"{alter} {topic.replication}")
+        orders.standing = orders.stands
         line = f"{name}: {so_far(topic)}"
-        if line != said:
-            said = line
-            say.progress_line(line)
+        teller.tell(line)
         if monotonic() >= deadline:
             raise NotYet(
                 f"{line}; it goes on by itself: `quorate topic describe {name}` says what it waits for, and "
-                f"`quorate topic alter {name} --replication {topic.replication}` calls it off"
+                f"`{alter} {topic.replication}` calls it off"
             )
         await asyncio.sleep(LOOK_EVERY_S)
 
