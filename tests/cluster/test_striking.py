@@ -1,4 +1,4 @@
-"""What a person orders besides moves, and whoever has to do with it is killed: leaders, copies fewer, votes, disks.
+"""What a person orders besides moves, and whoever has to do with it is killed: leaders, copies fewer, disks.
 
 Operations are struck at each stage, under load, with topics of all four protocols in one cluster. What stands in
 the end is compared with what was acknowledged, and every copy with every other (fault_support.py); the same order,
@@ -12,7 +12,8 @@ are, one that gives, one that gets, and the command itself:
 | the command itself, of each of these | test_moves.py, `COMMANDS` |
 | slow down | test_moves.py |
 | another kind of replication, called off, too | test_turning.py |
-| transfer leadership, elect the preferred leaders; promote and demote; votes; a new disk | here |
+| transfer leadership; promote and demote; a new disk | here |
+| votes; elect the preferred leaders | test_striking_votes.py |
 | remove a copy; fewer copies; call off what moves | here |
 | key compaction | test_compaction.py |
 | backup and restore | test_backup.py |
@@ -120,27 +121,6 @@ def test_whoever_is_killed_while_leadership_is_handed_over(tmp_path: Path, stage
             cluster.client() as client,
         ):
             await hand_over_all(Moving(cluster, client, writers), stage, REPLICATIONS, VICTIMS)
-
-    run(main())
-
-
-def test_whoever_is_killed_while_preferred_leaders_are_elected(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            written_to(tmp_path, more_count=MORE_COUNT) as (cluster, writers),
-            cluster.client() as client,
-        ):
-            moving = Moving(cluster, client, writers)
-            for node in (1, 2, 3):
-                for kind in REPLICATIONS:
-                    await moving.types(f"topic transfer {kind}/0")
-                elected = [kind for kind in REPLICATIONS if kind != OPERATED]
-                commands = [moving.begins(f"topic elect {kind}") for kind in elected]
-                await moving.struck(node)
-                for command in commands:
-                    await asyncio.to_thread(command.wait)  # Nodes talk through proxies of this loop.
-                for kind in elected:
-                    await moving.types(f"topic elect {kind}")
 
     run(main())
 
@@ -287,28 +267,6 @@ def test_whoever_is_killed_while_moves_are_called_off(tmp_path: Path, line: str,
                         await moving.types_again(f"topic replace {kind} --node 4 --with 3")
                 assert await moving.held() == before
                 await moving.go_on()
-
-    run(main())
-
-
-# --- votes ---
-
-
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_whoever_is_killed_while_votes_change(tmp_path: Path, victim: str) -> None:
-    """Node 4 gets a vote, and loses it; the metadata group is led by others in turn."""
-
-    async def main() -> None:
-        async with four_nodes(tmp_path) as moving:
-            for line in ("cluster add 4", "cluster transfer --to {heir}", "cluster remove 4"):
-                leads = await leading(moving.cluster, moving.client)
-                heir = next(node for node in (2, 3, 1) if node != leads)
-                hit = {"operator": leads, "source": heir, "target": 4}[victim]
-                command = moving.begins(line.format(heir=heir))
-                await moving.struck(hit)
-                await asyncio.to_thread(command.wait)  # Nodes talk through proxies of this loop.
-                await moving.types(line.format(heir=heir))
-            await moving.cluster.until_voters(moving.client, (1, 2, 3))
 
     run(main())
 
