@@ -44,9 +44,16 @@ class Sink:
 
 
 def start(
-    spark: SparkSession, topic: Topic, sink: Sink, checkpoint: Path, *, now: bool = True, **more: str
+    spark: SparkSession,
+    topic: Topic,
+    sink: Sink,
+    checkpoint: Path,
+    *,
+    now: bool = True,
+    source: str = "quorate",
+    **more: str,
 ) -> StreamingQuery:
-    frame = spark.readStream.format("quorate").options(**topic.options(**more)).load()
+    frame = spark.readStream.format(source).options(**topic.options(**more)).load()
     trigger: dict[str, Any] = {"availableNow": True} if now else {"processingTime": "50 milliseconds"}
     writer = frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", str(checkpoint))
     return writer.trigger(**trigger).start()

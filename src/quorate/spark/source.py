@@ -278,7 +278,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster: Cluster | None = None
         self._initial: StreamOffset | None = None
         self._target: Positions | None = None
-        """Where a query ends that only wants what is there now."""
+        """Where a query ends that only wants what is there now,"""
+        self._target_ids: Mapping[str, str] = {}
+        """… and of which topics these are the offsets."""
         self._seen: Positions = {}
         self._planned_at = -inf
         self._reported: Positions = {}
@@ -316,7 +318,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._latest(find(self.cluster, self.options.selection, self._gone()))
+        found = find(self.cluster, self.options.selection, self._gone())
+        self._target, self._target_ids = dict(self._latest(found)), found.ids
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return StreamOffset(self._seen, {}).to_json() if self._seen else None
@@ -368,7 +371,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begun.ids.get(topic) != found.ids.get(topic):
                 # Offsets of another topic say nothing about this one.
                 self._seen.pop(topic, None)
-                if self._target is not None:
+                if self._target is not None and self._target_ids.get(topic) != found.ids.get(topic):
                     self._target.pop(topic, None)
         return found
 
