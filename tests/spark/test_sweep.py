@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,15 +17,17 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from quorate.cli.entry import run
-from quorate.cli.sweep_command import count
+from quorate.cli.sweep_command import added_up, count, run_parts, write_page
 from quorate.cli.world_options import PROTOCOLS
 from quorate.cli.worlds import Totals, held
 from quorate.sim.run import Plan, run_plan
 from quorate.spark.sweep import row_of, run_sweep, summarize
+from quorate.spark.sweep_parts import Sweep
 
 pytestmark = pytest.mark.cluster
 
 PLAN = Plan(0, overrides={"seconds": 0.5})
+SMALLEST = Plan(0, "raft", (), nodes=1, overrides={"seconds": 0.05})
 SEEDS = range(3, 11)
 TIMEOUT_S = 120.0
 POLL_S = 0.05
@@ -73,6 +77,35 @@ def test_what_overseers_did_is_in_rows_and_sums(protocol: str, spark: SparkSessi
     assert held(swept) == held(looped)
     assert pq.read_table(out)["reconfigurations"].to_pylist() != [0, 0, 0]
     assert bool(looped.sum.expands) == (protocol == "isr")
+
+
+def driver_peak_bytes(spark: SparkSession, place: Path, seeds_count: int) -> int:
+    """What the driver holds at most in a whole sweep of so many seeds, page and summary included."""
+    sweep = Sweep((SMALLEST,), 0, seeds_count)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        run_parts(spark, sweep, str(place), tasks=2, overwrite=False)
+        found, compared = added_up(spark, sweep, str(place), 1.0)
+        write_page(place.with_suffix(".html"), sweep, found, compared)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found[0].sum.seeds == compared[0].worlds == seeds_count
+    return peak
+
+
+def test_the_drivers_memory_does_not_grow_with_the_number_of_seeds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As many tasks, twenty times as many rows. (The first sweep of a process loads what all of them use.)"""
+    few, many = 20, 400
+    driver_peak_bytes(spark, tmp_path / "warm", few)
+    small = driver_peak_bytes(spark, tmp_path / "small", few)
+    large = driver_peak_bytes(spark, tmp_path / "large", many)
+    rows = pq.read_table(tmp_path / "large").nbytes
+    assert rows > many * 500, "so much it would be at least, if it were there"
+    assert large - small < rows / 2
 
 
 def without_java(tmp_path: Path) -> dict[str, str]:
