@@ -201,6 +201,45 @@ def test_what_is_planted_is_found_and_only_that(spark: SparkSession, tmp_path: P
     assert report.entries_count > 1500
 
 
+# ---- what comes to the driver ----
+
+RESULT_BYTES_MAX = 256 << 10
+LONG = 10_000
+"""Entries."""
+
+
+@contextmanager
+def result_limit(spark: SparkSession, bytes_max: int) -> Iterator[None]:
+    """Spark refuses to hand more than this to its driver. It looks at the setting whenever a job begins."""
+    settings = spark.sparkContext._jsc.sc().conf()
+    name = "spark.driver.maxResultSize"
+    settings.set(name, str(bytes_max))
+    try:
+        yield
+    finally:
+        settings.remove(name)
+
+
+def test_copies_are_compared_without_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    """One entry differs in the middle of long logs: all entries of all copies are compared, and one line comes."""
+    places = []
+    for node in (1, 2, 3):
+        store = Made()
+        batches = usual(LONG)
+        if node == 2:
+            batches[LONG // 2] = records(99)
+        store.add(VALUE, batches)
+        store.rest()
+        places.append(store.write(tmp_path / f"n{node}"))
+    with result_limit(spark, RESULT_BYTES_MAX):
+        report = audited(spark, places)
+        with pytest.raises(Exception, match=r"bigger than spark\.driver\.maxResultSize"):
+            spark.range(LONG * 3).selectExpr("id", "xxhash64(id) as value").collect()
+    assert report.entries_count >= 3 * LONG
+    assert report.bytes_count > 10 * RESULT_BYTES_MAX
+    assert bare(report.findings) == [Finding("", VALUE.hex(), "value", LONG // 2, LONG - 1)]
+
+
 # ---- as clusters make them ----
 
 

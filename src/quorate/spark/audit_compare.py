@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STATES = "replica string, partition binary, offset long, built_from string, digest long"
+BY_SHUFFLE = "merge"
+"""What grows with logs is not broadcast, which goes by the driver: Spark would, up to some megabytes."""
 _VALUE = "xxhash64(epoch, checksum) as value"
 
 
@@ -54,7 +56,7 @@ def differences(rows: DataFrame) -> list[Finding]:
     try:
         if parted.isEmpty():
             return []
-        both = rows.join(parted, ["partition", "last"])
+        both = rows.join(parted.hint(BY_SHUFFLE), ["partition", "last"])
         twice = _two_values(both)
         told = {finding.partition for finding in twice}
         # Two values of one epoch are two settled values as well, where both are settled: said once.
@@ -91,7 +93,9 @@ def _settled_otherwise(rows: DataFrame) -> list[Finding]:
         .where("values > 1 and (copies < most or winners > 1)")
     )
     alone = (
-        settled.join(ranked.select("partition", "last", "value"), ["partition", "last", "value"])
+        settled.join(
+            ranked.select("partition", "last", "value").hint(BY_SHUFFLE), ["partition", "last", "value"]
+        )
         .groupBy("replica", "partition")
         .agg(
             f.min("offset").alias("first"),
