@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
+from time import monotonic, sleep
 
 import msgspec
 import pytest
@@ -15,8 +18,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from quorate.bench.cluster_processes import START_TIMEOUT_S
 from quorate.core.entry import Partition, partition_of
+from quorate.machine.compactions import Compaction
 from quorate.machine.metadata import REPLICATIONS, ChangeEnsemble
 from quorate.node.client import Client
+from quorate.storage.segment import directory_of, generation_named, segment_base
 from tests.cluster.growing import GrowingCluster, held_by
 from tests.cluster.support import expect_no_traceback, run
 
@@ -32,6 +37,11 @@ COMPACTED = {
     "segment.bytes": str(SEGMENT_BYTES),
     "delete.retention.ms": "0",
 }
+
+COMPACTING = ("while files are made", "while they wait for others", "as old ones go")
+LOOK_EVERY_S = 0.001
+TRIES_MAX = 12
+"""Files are made in milliseconds: whoever looks too late waits for the next generation."""
 
 Row = tuple[bytes | None, bytes | None]
 
@@ -208,6 +218,132 @@ def test_nodes_killed_at_any_step_lose_nothing_and_end_up_alike(tmp_path: Path, 
                 await writer.write(60)
                 upto = await cluster.until_compacted(client, partitions[kind], 200, 3)
                 await expect_survivors(cluster, client, writer, partitions[kind], upto)
+            expect_no_traceback(*cluster.nodes.values())
+
+    run(main())
+
+
+# --- killed at each stage ---
+
+
+class Struck:
+    """A partition that is written to and compacted, and a node of it that is killed when it is so far with that."""
+
+    def __init__(
+        self, cluster: CompactingCluster, client: Client, writer: Writer, partition: Partition, hit: int
+    ) -> None:
+        self._cluster, self._client, self._writer = cluster, client, writer
+        self._hit = cluster.nodes[hit]
+        self._away = cluster.nodes[next(node for node in cluster.nodes if node != hit)]
+        self._files = self._hit.directory / "store" / directory_of(partition)
+
+    async def at(self, stage: str) -> None:
+        strike = {COMPACTING[0]: self._making, COMPACTING[1]: self._waiting, COMPACTING[2]: self._letting_go}
+        for _ in range(TRIES_MAX):
+            writing = asyncio.create_task(self._writer.write(80))
+            is_struck = await strike[stage]()
+            if is_struck:
+                self._hit.start()
+                await self._cluster.until_registered(self._client)
+            await writing
+            if is_struck:
+                return
+        raise AssertionError(f"node {self._hit.node} was never seen {stage}")
+
+    async def _making(self) -> bool:
+        """Some of its files are there, and it has told nobody that all are."""
+        newest = max(self._generations(), default=-1)
+        await asyncio.to_thread(self._freeze_when, lambda: max(self._generations(), default=-1) > newest)
+        known = await self._known(self._away.node)
+        is_at_it = known.wanted is not None and known.wanted.upto == max(self._generations())
+        if not is_at_it or self._hit.node in ready(known):
+            self._hit.send(signal.SIGCONT)
+            return False
+        self._hit.kill()
+        return True
+
+    async def _waiting(self) -> bool:
+        """All of its files are there. Somebody else is away, so that what was before stays, too."""
+        self._away.send(signal.SIGSTOP)
+        try:
+
+            async def is_ready() -> set[str] | None:
+                known = await self._known(self._hit.node)
+                nodes = ready(known)
+                return self._names() if self._hit.node in nodes and self._away.node not in nodes else None
+
+            before = await self._cluster.until(is_ready, f"node {self._hit.node} to have compacted files")
+            self._hit.kill()
+            assert before <= self._names(), "nobody lets go before everybody has it"
+        finally:
+            self._away.send(signal.SIGCONT)
+        return True
+
+    async def _letting_go(self) -> bool:
+        """A file that there was is gone, for one of the newest generation."""
+        seen: set[str] = set()
+
+        def is_one_gone() -> bool:
+            now = self._names()
+            seen.update(now)
+            return seen != now
+
+        await asyncio.to_thread(self._freeze_when, is_one_gone)
+        assert self._generations(), "what is gone was compacted"
+        self._hit.kill()
+        return True
+
+    def _names(self) -> set[str]:
+        """Of segments. What is new may be in the journal alone, and the directory is not there yet."""
+        names = {file.name for file in self._files.iterdir()} if self._files.exists() else set()
+        return {
+            name for name in names if segment_base(name) is not None or generation_named(name) is not None
+        }
+
+    def _generations(self) -> list[int]:
+        return [found for name in self._names() if (found := generation_named(name)) is not None]
+
+    def _freeze_when(self, holds: Callable[[], bool]) -> None:
+        deadline = monotonic() + START_TIMEOUT_S
+        while not holds():
+            assert monotonic() < deadline, f"nothing happens in {self._files}"
+            sleep(LOOK_EVERY_S)
+        self._hit.send(signal.SIGSTOP)
+
+    async def _known(self, node: int) -> Compaction:
+        """As of now; asked of a node that runs."""
+        (topic,) = (await self._client.image(node, (self._writer.topic,), current=True)).topics
+        return topic.compactions.get(0, Compaction())
+
+
+def ready(known: Compaction) -> list[int]:
+    return [member.node for member, _ in known.ready]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage"),
+    [
+        pytest.param(kind, stage, marks=() if (kind, stage) == ("isr", COMPACTING[0]) else pytest.mark.proof)
+        for kind in REPLICATIONS
+        for stage in COMPACTING
+    ],
+)
+def test_nodes_killed_at_each_stage_lose_nothing_and_end_up_alike(
+    tmp_path: Path, kind: str, stage: str
+) -> None:
+    """Each node in turn: one of them leads the partition, and one the metadata group, where it is agreed upon."""
+
+    async def main() -> None:
+        with CompactingCluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                (partition,) = (await cluster.create(client, (kind,))).values()
+                writer = Writer(cluster.bootstrap, kind)
+                await writer.write(40)
+                for hit in cluster.nodes:
+                    await Struck(cluster, client, writer, partition, hit).at(stage)
+                upto = await cluster.until_compacted(client, partition, 100, 3)
+                await expect_survivors(cluster, client, writer, partition, upto)
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
