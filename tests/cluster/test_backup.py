@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -36,8 +35,7 @@ from quorate.client import (
 )
 from quorate.client.ranges import Range, batches_between
 from quorate.tables import Add, Column, CreateTable, Insert, Table, Type, Update
-from tests.cluster.growing import GrowingCluster
-from tests.cluster.support import run, sampled
+from tests.cluster.support import sampled
 from tests.unit.backup.object_store import BUCKET, CREDENTIALS, object_store
 
 pytestmark = pytest.mark.cluster
@@ -504,34 +502,3 @@ def test_whoever_is_stopped_goes_on(
     went_on = person.shows("backup", "restore", name, place, "--as", other, "--resume")
     assert 0 < went_on["records"] < 400
     expect_same(servers, name, other, offsets=went_on["offsets_kept"])
-
-
-@pytest.mark.parametrize("replication", sampled("isr"))
-def test_leaders_that_are_killed_meanwhile_cost_nothing(tmp_path: Path, replication: str) -> None:
-    async def main() -> None:
-        with GrowingCluster(tmp_path) as cluster:
-            cluster.start()
-            async with cluster.client() as client:
-                await cluster.until_registered(client)
-                servers, place = cluster.bootstrap, str(tmp_path / "place")
-                person = Person(servers)
-                created = ("topic", "create", "a", "--partitions", "2", "--replication", replication)
-                await asyncio.to_thread(person.types, *created)
-                await asyncio.to_thread(produce, servers, "a", 0, 300, value_bytes=1000)
-                await asyncio.to_thread(person.types, "backup", "create", "a", place)
-                restoring = person.begins(
-                    "backup", "restore", "a", place, "--as", "b", "--rate", "100k", "--json"
-                )
-                await asyncio.to_thread(until_there, servers, "b", 30)
-                (topic,) = (await client.image(1, ("b",))).topics
-                victim = cluster.nodes[await cluster.leader(client, topic.partitions()[0])]
-                victim.kill()
-                out, complaint = await asyncio.to_thread(restoring.communicate, timeout=120)
-                assert restoring.returncode == 0, complaint
-                victim.start()
-                told = json.loads(out)
-                assert told["records"] == 300
-                kept = told["offsets_kept"]
-                await asyncio.to_thread(expect_same, servers, "a", "b", offsets=kept)
-
-    run(main())

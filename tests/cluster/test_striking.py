@@ -16,7 +16,7 @@ are, one that gives, one that gets, and the command itself:
 | votes; elect the preferred leaders | test_striking_votes.py |
 | remove a copy; fewer copies; call off what moves | here |
 | key compaction | test_compaction.py |
-| backup and restore | test_backup.py |
+| backup and restore | test_backup_striking.py |
 """
 
 from __future__ import annotations
