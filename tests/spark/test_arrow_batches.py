@@ -81,6 +81,7 @@ def topic(make_topic: MakeTopic) -> Topic:
     return made
 
 
+@pytest.mark.proof
 def test_arrow_batches_of_executors_have_some_ten_thousand_rows_each(
     spark: SparkSession, topic: Topic
 ) -> None:

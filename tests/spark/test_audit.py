@@ -220,6 +220,7 @@ def result_limit(spark: SparkSession, bytes_max: int) -> Iterator[None]:
         settings.remove(name)
 
 
+@pytest.mark.proof
 def test_copies_are_compared_without_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     """One entry differs in the middle of long logs: all entries of all copies are compared, and one line comes."""
     places = []

@@ -88,6 +88,7 @@ def test_json_with_a_map_is_opened(spark: SparkSession, make_topic: MakeTopic) -
     assert [row.value.tags for row in frame.collect()] == [{"a": "1", "b": "2"}]
 
 
+@pytest.mark.proof
 def test_avro_is_opened(make_topic: MakeTopic) -> None:
     found = jar_or_skip("spark-avro_2.13", pyspark.__version__, "4.1.1")
     topic = make_topic()
@@ -100,6 +101,7 @@ def avro(user: str, amount: float) -> bytes:
     return bytes([2 * len(user)]) + user.encode() + struct.pack("<d", amount)
 
 
+@pytest.mark.proof
 def test_protobuf_is_opened(make_topic: MakeTopic, tmp_path: Path) -> None:
     found = jar_or_skip("spark-protobuf_2.13", pyspark.__version__)
     descriptor, event = protobuf()

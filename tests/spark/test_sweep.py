@@ -95,6 +95,7 @@ def driver_peak_bytes(spark: SparkSession, place: Path, seeds_count: int) -> int
     return peak
 
 
+@pytest.mark.proof
 def test_the_drivers_memory_does_not_grow_with_the_number_of_seeds(
     spark: SparkSession, tmp_path: Path
 ) -> None:

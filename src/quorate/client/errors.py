@@ -55,6 +55,7 @@ class OffsetsMissing(ClientError):
             f"offsets {first} to {end - 1} of {topic}-{partition} are not in the log any more; "
             f"start behind them, or set failOnDataLoss to false to go on without them"
         )
+        self.end = end
 
 
 class TopicGone(ClientError):

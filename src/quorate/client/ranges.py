@@ -8,7 +8,7 @@ is committed is asked for, batches of aborted transactions are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -46,20 +46,17 @@ def batches_between(
     *,
     committed: bool = False,
     missing_is_error: bool = True,
-    tell: Callable[[OffsetsMissing], None] | None = None,
 ) -> Iterator[memoryview]:
     """Intact record batches that together hold every offset of the range, and around its ends perhaps more.
 
-    Offsets that are not in the log any more are an OffsetsMissing, or are told to whoever listens and passed over.
+    Offsets that are not in the log any more are an OffsetsMissing, or passed over.
     """
 
     def pass_over(first: int, end: int) -> int:
-        lost = OffsetsMissing(wanted.topic, wanted.partition, first=first, end=min(end, wanted.end))
+        end = min(end, wanted.end)
         if missing_is_error:
-            raise lost
-        if tell is not None:
-            tell(lost)
-        return min(end, wanted.end)
+            raise OffsetsMissing(wanted.topic, wanted.partition, first=first, end=end)
+        return end
 
     position = wanted.first
     deadline = monotonic() + cluster.timeout_s

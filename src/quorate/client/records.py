@@ -26,7 +26,7 @@ from quorate.batch import (
     decode_headers,
     parse_batch_header,
 )
-from quorate.client.errors import BadAnswer
+from quorate.client.errors import BadAnswer, OffsetsMissing
 from quorate.client.parts import PADDING, Bytes, Numbers, Parts, follow, parts_of
 from quorate.client.ranges import Range
 from quorate.wire.opening import TooLarge, opened
@@ -34,7 +34,7 @@ from quorate.wire.opening import TooLarge, opened
 ROWS_TARGET = 32_768
 """An Arrow batch is handed on from so many rows on,"""
 ROWS_MAX = 65_536
-"""in pieces of so many at most,"""
+"""in pieces of so many at most, all of one size,"""
 PAYLOAD_BYTES_TARGET = 16 << 20
 """… or from so many bytes of record batches on, as they came."""
 OPENED_BYTES_MAX = 256 << 20
@@ -48,12 +48,19 @@ TIME_MS_MAX = (1 << 63) // US_PER_MS - 1
 def arrow_batches(
     batches: Iterable[memoryview], wanted: Range, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Rows for the records of a range, in the order of the log, with exactly the columns of the schema."""
+    """Rows for the records of a range, in the order of the log, with exactly the columns of the schema.
+
+    Where offsets are missing, what lies before them comes first.
+    """
     gathered = _Gathered(wanted, schema)
-    for payload in batches:
-        gathered.add(payload)
-        if gathered.is_full():
-            yield from gathered.take()
+    try:
+        for payload in batches:
+            gathered.add(payload)
+            if gathered.is_full():
+                yield from gathered.take()
+    except OffsetsMissing:
+        yield from gathered.take()
+        raise
     yield from gathered.take()
 
 
@@ -108,8 +115,10 @@ class _Gathered:
             except BadBatch as error:
                 raise self._bad(together[0].header, error) from error
             whole = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-            for first in range(0, whole.num_rows, ROWS_MAX):
-                yield whole.slice(first, ROWS_MAX)
+            pieces_count = -(-whole.num_rows // ROWS_MAX)
+            piece_rows = -(-whole.num_rows // pieces_count)
+            for first in range(0, whole.num_rows, piece_rows):
+                yield whole.slice(first, piece_rows)
 
     def _opened(self, pieces: list[_Piece]) -> _Rows:
         content = b"".join([*(piece.payload for piece in pieces), PADDING])

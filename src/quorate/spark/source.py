@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 )
 
 from quorate.client.cluster import Cluster
-from quorate.client.errors import ClientError, TopicGone, TopicReplaced, UnknownTopic
+from quorate.client.errors import ClientError, OffsetsMissing, TopicGone, TopicReplaced, UnknownTopic
 from quorate.client.groups import set_positions
 from quorate.client.ranges import Range, batches_between
 from quorate.client.records import arrow_batches
@@ -225,15 +225,21 @@ def read_records(options: Options, rows: pa.Schema, partition: RangePartition) -
     wanted = partition.wanted
     with connected(options) as cluster:
         cluster.expect(wanted.topic, bytes.fromhex(partition.topic_id))
-        batches = batches_between(
-            cluster, wanted, committed=True, missing_is_error=options.fail_on_data_loss, tell=say_lost
-        )
-        try:
-            yield from arrow_batches(batches, wanted, rows)
-        except (TopicReplaced, UnknownTopic) as error:
-            if options.fail_on_data_loss:
-                raise
-            say_lost(f"{wanted}: {error}")
+        while wanted.first < wanted.end:
+            try:
+                yield from arrow_batches(batches_between(cluster, wanted, committed=True), wanted, rows)
+                return
+            except OffsetsMissing as missing:
+                if options.fail_on_data_loss:
+                    raise
+                say_lost(missing)
+                # What is lost may end inside a batch: nothing before that place is handed on.
+                wanted = wanted._replace(first=missing.end)
+            except (TopicReplaced, UnknownTopic) as error:
+                if options.fail_on_data_loss:
+                    raise
+                say_lost(f"{wanted}: {error}")
+                return
 
 
 def say_lost(what: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from quorate.batch import LOG_APPEND_TIME, Record, encode_control, encode_records, stamp
-from quorate.client import BadAnswer
+from quorate.client import BadAnswer, OffsetsMissing
 from quorate.client import records as records_module
 from quorate.client.ranges import Range
 from quorate.client.records import COLUMN_NAMES, arrow_batches
@@ -173,6 +174,24 @@ def test_rows_come_in_batches_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch)
     found = list(arrow_batches(batches, Range("t", 0, 0, 100), pa.schema([SCHEMA.field("offset")])))
     assert [batch.num_rows for batch in found] == [30, 30, 30, 10]
     assert [row for batch in found for row in batch["offset"].to_pylist()] == list(range(100))
+
+
+def test_a_large_record_batch_comes_in_pieces_of_one_size() -> None:
+    batch = placed(encode_records([(None, b"v")] * 70_001), 0)
+    found = list(arrow_batches([batch], Range("t", 0, 0, 70_001), pa.schema([SCHEMA.field("offset")])))
+    assert [piece.num_rows for piece in found] == [35_001, 35_000]
+
+
+def test_what_lies_before_missing_offsets_comes_before_the_error() -> None:
+    def batches() -> Iterator[memoryview]:
+        yield placed(encode_records([(None, b"v")] * 3), 0)
+        raise OffsetsMissing("t", 0, first=3, end=8)
+
+    found = arrow_batches(batches(), Range("t", 0, 0, 20), pa.schema([SCHEMA.field("offset")]))
+    assert next(found).num_rows == 3
+    with pytest.raises(OffsetsMissing) as missing:
+        next(found)
+    assert missing.value.end == 8
 
 
 def test_a_batch_that_lies_about_its_records_is_refused() -> None:
