@@ -137,7 +137,7 @@ async def table_order(moving: Moving, verb: str, kind: str, id_: bytes, target: 
 
 async def comes_about(moving: Moving, kind: str, target: int) -> None:
     """A busy group has more than who is promoted, and says NAY unless its leader has just stopped: typed again."""
-    deadline = monotonic() + START_TIMEOUT_S
+    deadline = monotonic() + 2 * START_TIMEOUT_S  # Two commands each time, on a machine that is busy.
     to = "" if kind == OPERATED else f" --to {target}"
     lines = [f"topic transfer {kind}{to}"]
     if kind == PROMOTED:

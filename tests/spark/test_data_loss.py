@@ -142,6 +142,7 @@ def test_partitions_added_under_a_running_query_are_read_from_their_beginning(
 # ---- topics go ----
 
 
+@pytest.mark.proof
 def test_a_topic_created_anew_is_an_error_and_is_read_from_its_beginning_where_loss_is_accepted(
     spark: SparkSession, make_topic: MakeTopic, tmp_path: Path, heard: Path
 ) -> None:

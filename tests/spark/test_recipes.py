@@ -44,9 +44,15 @@ def jar(artifact: str, *versions: str) -> Path:
         place = target / f"{artifact}-{version}.jar"
         command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact=org.apache.spark:{artifact}:{version}"]
         if not place.exists():
-            subprocess.run(
-                [*command, f"-DoutputDirectory={target}"], capture_output=True, timeout=FETCH_S, check=False
-            )
+            try:
+                subprocess.run(
+                    [*command, f"-DoutputDirectory={target}"],
+                    capture_output=True,
+                    timeout=FETCH_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise NotThere(f"mvn did not fetch {artifact} within {FETCH_S:g} s") from None
         if place.exists():
             return place
     raise NotThere(f"mvn finds no {artifact} of version {' or '.join(versions)}")

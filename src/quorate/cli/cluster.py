@@ -71,7 +71,7 @@ def transfer(
         _expect_known(to, image.nodes)
         if to not in await orders.voters():
             raise WrongUsage(f"node {to} does not vote in the metadata group; `quorate cluster add {to}`")
-        orders.names(again=f"quorate cluster transfer --to {to}")
+        orders.advise(again=f"quorate cluster transfer --to {to}")
         await orders.transfer(METADATA, "the metadata group", to)
 
     carry_out(servers, work)
@@ -88,7 +88,7 @@ def add(
         image = await orders.image()
         voters = await orders.voters()
         life = _expect_known(node, image.nodes).incarnation
-        orders.names(again=f"quorate cluster add {node}", off=f"quorate cluster remove {node}")
+        orders.advise(again=f"quorate cluster add {node}", off=f"quorate cluster remove {node}")
         if node in voters and voters[node] != life:
             raise WrongUsage(
                 f"node {node} votes with a disk that is lost; let its new one count with "
@@ -112,7 +112,7 @@ def remove(
     async def work(orders: Orders) -> Voting:
         image = await orders.image(even_old=True)
         voters = await orders.voters()
-        orders.names(again=f"quorate cluster remove {node}", off=f"quorate cluster add {node}")
+        orders.advise(again=f"quorate cluster remove {node}", off=f"quorate cluster add {node}")
         if node not in voters:
             _expect_known(node, image.nodes)
             return await _as_ordered(orders, voters, timeout)
@@ -131,6 +131,7 @@ async def _as_ordered(orders: Orders, voters: Iterable[int], timeout_s: float) -
 
     is_so = not orders.voters_change
     if not is_so:
+        orders.standing = orders.stands
         await until_voters_stay(orders, timeout_s)
     return Voting(sorted(voters), already=is_so)
 

@@ -104,9 +104,10 @@ def drain(
 
     async def work(orders: Orders) -> Drained:
         again = f"quorate cluster drain {node}"
-        orders.names(again=again)
+        orders.advise(again=again)
         drained = await _drained(orders, node, again, throttle, timeout_s=timeout, no_wait=no_wait)
         if drained.is_so:
+            orders.advise(again=again)
             await _lead_metadata_elsewhere(orders, node)
         return drained
 
@@ -135,9 +136,10 @@ def decommission(
         from quorate.machine.cluster import AlterCluster, drained_setting
 
         again = f"quorate cluster decommission {node}"
-        orders.names(again=again)
+        orders.advise(again=again)
         await _expect_another_voter(orders, node)
         drained = await _drained(orders, node, again, throttle, timeout_s=timeout, no_wait=False)
+        orders.advise(again=again)
         await _vote_elsewhere(orders, node, timeout)
         await orders.image(())
         await orders.forget(node)
@@ -300,15 +302,18 @@ async def _carry_out(
     from quorate.cli import moving
     from quorate.cli.electing import elect
 
+    again = "quorate cluster rebalance"
+    orders.advise(again=again)
     await moving.throttle(orders, rate)
     open_before = moving.open_changes(orders.seen)
-    ordered = await moving.order(orders, after, more=open_before, again="quorate cluster rebalance")
+    ordered = await moving.order(orders, after, more=open_before, again=again)
     done = {"plan": _as_object(before, after), **_summary(before, after), "waited_for": len(open_before)}
     if no_wait:
         return {**done, "is_so": False}
     await moving.wait(orders, ordered, timeout_s)
     image = await orders.image()
     partitions = [(topic, number) for topic in image.topics for number in range(len(topic.ensembles))]
+    orders.advise(again=again)
     elected = await elect(orders, partitions)
     for why in elected.failed:
         say.progress_line(why)

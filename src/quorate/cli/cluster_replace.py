@@ -64,8 +64,7 @@ def replace(
         image = await orders.image()
         voters = await orders.voters()
         again = f"quorate cluster replace {node}" + (f" --with {new}" if new != node else "")
-        off = "quorate cluster stop-moves" if new != node else ""  # A lost disk is nothing to go back to.
-        orders.names(again=again, off=off)
+        orders.advise(again=again)
         if orders.voters_change:  # Perhaps this very one, ordered before.
             await until_voters_stay(orders, timeout)
             image, voters = await orders.image(), await orders.voters()
@@ -75,6 +74,8 @@ def replace(
         if plan.votes:  # First of all: everything else is agreed on there.
             nodes = sorted(voters) if new == node else sorted({*voters, new} - {node})
             await change_voters(orders, nodes, timeout)
+        # A copy on a disk that is lost is nothing to go back to.
+        orders.advise(again=again, off="quorate cluster stop-moves" if new != node else "")
         for topic, number, nodes in plan.copies:
             await orders.change_topic(topic, number, nodes)
         waits_for = [*(each[:2] for each in plan.copies), *plan.under_way]

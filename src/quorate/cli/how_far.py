@@ -99,7 +99,6 @@ async def change_voters(orders: Orders, nodes: Sequence[int], timeout_s: float) 
 
 async def until_voters_stay(orders: Orders, timeout_s: float) -> None:
     """Until no change of voters is open any more; raises NotYet after that time."""
-    orders.standing = orders.stands
     deadline = monotonic() + timeout_s
     teller = Teller()
     while True:

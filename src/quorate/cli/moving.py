@@ -93,7 +93,7 @@ async def order(orders: Orders, after: Layout, *, more: Iterable[Where] = (), ag
     if image.lost_now:
         on_their_way = [(topics[name], number) for name, number in awaited]
         expect_majorities(image, on_their_way, await orders.statuses())
-    orders.names(again=again, off="quorate cluster stop-moves")
+    orders.advise(again=again, off="quorate cluster stop-moves")
     for given, ((name, number), nodes) in enumerate(moved.items()):
         if given and given % TOLD_EVERY == 0:
             say.progress_line(f"{given} of {len(moved)} changes are ordered")

@@ -66,18 +66,18 @@ class Orders:
         """What is to be said of orders that were given, if a person interrupts."""
         self.stands = STANDS
         """That, once they are known to be given."""
-        self.again = ""
-        """What a person types to go on, or otherwise: said with what may stand, too."""
+        self._advice = ""
+        """Behind that: which commands go on with them, or call them off."""
 
     @property
     def seen(self) -> Image:
         assert self._seen is not None, "orders follow a look"
         return self._seen
 
-    def names(self, *, again: str, off: str = "") -> None:
-        """What goes on with what is ordered, and what calls it off: told to who interrupts."""
-        self.again = f"; `{again}` goes on with it" + (f", `{off}` calls it off" if off else "")
-        self.stands = STANDS + self.again
+    def advise(self, *, again: str, off: str = "") -> None:
+        """Tell whoever interrupts what goes on with what is ordered from now on, and what calls it off."""
+        self._advice = f"; `{again}` goes on with it" + (f", `{off}` calls it off" if off else "")
+        self.stands = STANDS + self._advice
 
     async def image(self, topics: Sequence[str] | None = None, *, even_old: bool = False) -> Image:
         """What the cluster is. Whatever a command has reported before this one began is in there.
@@ -188,14 +188,14 @@ class Orders:
         self.standing = self.stands
 
     async def forget(self, node: int) -> None:
-        self.standing = MAY_STAND + self.again
+        self.standing = MAY_STAND + self._advice
         forget = self.client.forget_node(node, seen=self.seen.version, timeout_s=TIMEOUT_S)
         await self._give(f"node {node}", forget)
 
     async def transfer(self, partition: Partition, what: str, to: int) -> int:
         """Let that node lead, or, with 0, anybody else; who does."""
         say.progress_line(f"{what}: {f'node {to}' if to else 'another node'} is to lead")
-        self.standing = MAY_STAND + self.again
+        self.standing = MAY_STAND + self._advice
         return await self._give(what, self.client.transfer(partition, to, timeout_s=TIMEOUT_S))
 
     async def settle(self, what: str, command: Command) -> None:
@@ -204,7 +204,7 @@ class Orders:
             expect_level(self.seen.cluster.level, [command])
         except TooNew as too_new:
             raise WrongUsage(f"{what}: {too_new}") from too_new
-        self.standing = MAY_STAND + self.again
+        self.standing = MAY_STAND + self._advice
         batch = command_batch(command)
         deadline = monotonic() + TIMEOUT_S
         while True:
@@ -218,7 +218,7 @@ class Orders:
                     raise NotYet(f"{what}: {unknown}; it may be so: look, and order again") from unknown
 
     def _may_stand(self) -> None:
-        self.standing = self.standing or MAY_STAND + self.again
+        self.standing = self.standing or MAY_STAND + self._advice
 
     async def _give(self, what: str, order: Awaitable[Result]) -> Result:
         try:

@@ -131,7 +131,7 @@ def transfer(
                 raise Copies(f"{topic.name}/{number}", nodes, is_open=False).has_none(to)
             if to is not None and topic.replication == OPERATED:
                 raise WrongUsage(CHOSEN.format(name=topic.name))
-        orders.names(again=f"quorate topic transfer {target}" + (f" --to {to}" if to is not None else ""))
+        orders.advise(again=f"quorate topic transfer {target}" + (f" --to {to}" if to is not None else ""))
         leaders = []
         for number in numbers:
             name = f"{topic.name}/{number}"
@@ -269,7 +269,8 @@ def _change(
         }
         if image.lost_now:
             expect_majorities(image, [(topic, number) for number in numbers], await orders.statuses())
-        orders.names(again=f"quorate topic {again}", off=f"quorate topic cancel {target}")
+        # A copy on a disk that is lost is nothing to go back to.
+        orders.advise(again=f"quorate topic {again}", off="" if lost else f"quorate topic cancel {target}")
         for number, nodes in to_order.items():
             await orders.change_topic(topic, number, nodes)
         _tell_few(topic, to_order)

@@ -56,7 +56,7 @@ def elect(target: Target, servers: Servers = SERVERS, json: Json = False) -> Non
         topic, numbers = await found(orders, target)
         if topic.replication == OPERATED:
             raise WrongUsage(CHOSEN.format(name=topic.name))
-        orders.names(again=f"quorate topic elect {target}")
+        orders.advise(again=f"quorate topic elect {target}")
         return topic.name, numbers, await electing.elect(orders, [(topic, number) for number in numbers])
 
     name, numbers, elected = carry_out(servers, work)
@@ -117,9 +117,10 @@ async def resize(
         raise moving.no_place(nodes, before, nowhere) from nowhere
     if count in FEW and any(len(before[where]) > count for where in wheres):
         say.progress_line(f"{name}: {FEW[count]}")
+    again = f"quorate topic alter {name} --replicas {count}"
+    orders.advise(again=again)
     await moving.throttle(orders, rate)
     open_before = moving.open_changes(image, of=wheres)
-    again = f"quorate topic alter {name} --replicas {count}"
     ordered = await moving.order(orders, after, more=open_before, again=again)
     if not no_wait:
         await moving.wait(orders, ordered, timeout_s)

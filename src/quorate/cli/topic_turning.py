@@ -27,14 +27,16 @@ async def until_turned(orders: Orders, name: str, *, timeout_s: float) -> Topic:
         if topic.turning is None:
             return topic
         alter = f"quorate topic alter {name} --replication"
-        orders.names(again=f"{alter} {topic.turning.to}", off=f"{alter} {topic.replication}")
+        wanted = topic.turning.to
+        off = f"{alter} {topic.replication}" if wanted != topic.replication else ""  # It is being called off.
+        orders.advise(again=f"{alter} {wanted}", off=off)
         orders.standing = orders.stands
         line = f"{name}: {so_far(topic)}"
         teller.tell(line)
         if monotonic() >= deadline:
             raise NotYet(
-                f"{line}; it goes on by itself: `quorate topic describe {name}` says what it waits for, and "
-                f"`{alter} {topic.replication}` calls it off"
+                f"{line}; it goes on by itself: `quorate topic describe {name}` says what it waits for"
+                + (f", and `{off}` calls it off" if off else "")
             )
         await asyncio.sleep(LOOK_EVERY_S)
 

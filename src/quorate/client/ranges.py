@@ -82,7 +82,7 @@ def batches_between(
             header = _verified(batch, wanted)
             first, end = header.base_offset, header.base_offset + header.offsets_count
             is_aborted = aborted.is_of(header)
-            if first > position:
+            if position < min(first, wanted.end):
                 position = pass_over(position, first)
             if position >= wanted.end:
                 return

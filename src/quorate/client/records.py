@@ -26,7 +26,7 @@ from quorate.batch import (
     decode_headers,
     parse_batch_header,
 )
-from quorate.client.errors import BadAnswer, OffsetsMissing
+from quorate.client.errors import BadAnswer, OffsetsMissing, TopicReplaced, UnknownTopic
 from quorate.client.parts import PADDING, Bytes, Numbers, Parts, follow, parts_of
 from quorate.client.ranges import Range
 from quorate.wire.opening import TooLarge, opened
@@ -50,7 +50,7 @@ def arrow_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Rows for the records of a range, in the order of the log, with exactly the columns of the schema.
 
-    Where offsets are missing, what lies before them comes first.
+    Where something is lost, what lies before it comes first.
     """
     gathered = _Gathered(wanted, schema)
     try:
@@ -58,7 +58,7 @@ def arrow_batches(
             gathered.add(payload)
             if gathered.is_full():
                 yield from gathered.take()
-    except OffsetsMissing:
+    except (OffsetsMissing, TopicReplaced, UnknownTopic):
         yield from gathered.take()
         raise
     yield from gathered.take()

@@ -4,8 +4,8 @@ A stream of requests, each behind its size. Those that came in one chunk are one
 they write shares one flush. They are answered in the order in which they came, as clients expect, although
 they are done in any order: a request that takes long holds back the answers behind it, nothing else.
 
-Every request is copied once, out of the chunk into memory of its own, which is writable: the log stamps the
-batches in it where they lie, and keeps nothing of the chunk alive.
+Every request is copied out of the chunk into memory of its own, which is writable: the log stamps the batches in it
+where they lie, and keeps nothing of the chunk alive. Only small ones are copied twice.
 
 Whoever sends what cannot be read, or asks for what is not served, is disconnected, with a line in the log; so
 is who takes too long for a first request, or, where passwords are asked for, to say who it is, or who begins a
@@ -54,6 +54,8 @@ UNTAKEN_BYTES_MAX = 512 << 20
 """Of answers to those, over all connections; then whoever has kept us waiting for longest is turned away."""
 JOIN_BYTES_MAX = 4 << 10
 """Answers up to this size are written as one buffer: copying is cheaper than listing the pieces."""
+SMALL_BYTES_MAX = 4 << 10
+"""Requests out of chunks up to this size are cut twice: copying is cheaper than a view."""
 
 FETCHES = frozenset(
     (
@@ -234,7 +236,7 @@ class Door(asyncio.Protocol):
 
     def _split(self, data: bytes, at: int) -> None:
         end = len(data)
-        view = data if end <= JOIN_BYTES_MAX else memoryview(data)
+        view = data if end <= SMALL_BYTES_MAX else memoryview(data)
         while at < end and self._transport is not None and not self._transport.is_closing():
             start = stop = at + _SIZE_BYTES
             if start <= end:

@@ -145,8 +145,7 @@ class Sessions:
         """An error for the whole request, or the session that it is of; None: it is of none."""
         epoch = request.session_epoch
         if epoch == LAST_EPOCH:
-            if self._session is not None:
-                self.end()
+            self.end()
             return NO_ERROR, None
         if epoch == FIRST_EPOCH:
             self.end()

@@ -238,7 +238,7 @@ def read_records(options: Options, rows: pa.Schema, partition: RangePartition) -
             except (TopicReplaced, UnknownTopic) as error:
                 if options.fail_on_data_loss:
                     raise
-                say_lost(f"{wanted}: {error}")
+                say_lost(f"what was not read of {wanted}: {error}")
                 return
 
 

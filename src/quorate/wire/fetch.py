@@ -49,13 +49,13 @@ _HEAD = struct.Struct(">iiibii")
 """What a request begins with: its numbers. Until 14 that of a replica comes first."""
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
-_ANSWER = struct.Struct(">ix4xhi")
+_ANSWER = struct.Struct(">i5xhi")
 """How a flexible answer begins behind its size: correlation, no tagged fields or throttle time, error, session."""
 _OLDER_ANSWER = struct.Struct(">i4x")
 _OLDER_SESSION = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihqq")
 _PLAIN = struct.Struct(">ihqqq")
-_NONE_ABORTED = b"\x01\xff\xff\xff\xff"
+_NONE_ABORTED = b"\x01" + _I32.pack(NO_REPLICA)
 """How a flexible one goes on of which nothing is aborted; no other replica is preferred."""
 _NOTHING = _NONE_ABORTED + b"\x01" + NO_TAGS
 """How it ends where nothing was found."""

@@ -144,6 +144,21 @@ def test_available_now_ends_where_the_log_ended_then(node: Node) -> None:
     assert stream.latestOffset(end, ALL) == end
 
 
+@pytest.mark.parametrize("is_before", [True, False], ids=["before it began", "since it began"])
+def test_available_now_reads_of_a_topic_created_anew_what_was_there_when_it_began(
+    node: Node, is_before: bool
+) -> None:
+    end = reader(node).latestOffset(reader(node, startingOffsets="earliest").initialOffset(), ALL)
+    stream = reader(node, failOnDataLoss="false")
+    if is_before:
+        node.topic_id = OTHER_ID
+    stream.prepareForTriggerAvailableNow()
+    node.topic_id = OTHER_ID
+    node.ends = [50]
+    planned = stream.partitions(end, stream.latestOffset(end, ALL))
+    assert [part.value for part in planned] == ([("t", 0, 0, 10)] if is_before else [])
+
+
 def test_a_checkpoint_of_another_topic_of_that_name_is_refused(node: Node) -> None:
     end = reader(node).initialOffset()
     node.topic_id = OTHER_ID

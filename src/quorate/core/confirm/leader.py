@@ -233,6 +233,8 @@ class Leader(leader.Leader):
             self._demoted_by = replica.now + replica.config.tuning.election_timeout_s
         self._demoting.append(request)
         self._go_on_demoting()
+        if self._demoting and self.deadline is None:
+            self.wake()  # Whoever waits must come to see that it has waited long enough.
 
     def _go_on_demoting(self) -> None:
         """Nothing may wait any more: then leadership can be given back safely (TT-21).
