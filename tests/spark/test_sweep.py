@@ -81,7 +81,7 @@ def test_what_overseers_did_is_in_rows_and_sums(protocol: str, spark: SparkSessi
 
 
 def driver_peak_bytes(spark: SparkSession, place: Path, seeds_count: int) -> int:
-    """What the driver's Python holds at most in a whole sweep of so many seeds, page, summary and Arrow included."""
+    """What the driver's Python holds at most in a whole sweep of so many seeds, page and summary included."""
     sweep = Sweep((SMALLEST,), 0, seeds_count)
     usual = pa.default_memory_pool()
     counted = pa.proxy_memory_pool(usual)
