@@ -94,14 +94,21 @@ class Healing:
         self._read_everything()
 
     def wait(self, what: str, missing: Callable[[], list[str]], promise: str = LIVENESS) -> None:
-        """Let time pass until nothing is missing."""
-        deadline = self.world.now + PATIENCE_PACES * self.pace
+        """Let time pass until nothing is missing, or comes any nearer."""
+        world, arrived = self.world, 0
+        deadline = world.now + PATIENCE_PACES * self.pace
         while found := missing():
-            world = self.world
+            if (arriving := self._arriving()) > arrived:  # In pieces of sixteen bytes that may take its time.
+                arrived, deadline = arriving, world.now + PATIENCE_PACES * self.pace
             if world.now > deadline or world.steps_count >= self._steps_max:
                 states = "; ".join(self._states())
                 raise Violated(self._broken(promise), f"{what}: {', '.join(found)}; {states}")
             world.run(world.now + self.pace / 2, self._steps_max)
+
+    def _arriving(self) -> int:
+        """How much of a snapshot somebody has got, at most."""
+        staged = (hosted.replica.staging for _, _, hosted in self._copies() if hosted is not None)
+        return max((staging.at for staging in staged if staging is not None), default=0)
 
     def _broken(self, promise: str) -> str:
         """A reconfiguration that does not end holds up whatever comes after it."""
