@@ -92,11 +92,11 @@ class GrowingCluster(Cluster):
 
     # --- waiting ---
 
-    async def answers(self, client: Client) -> dict[int, Status]:
-        """Of the nodes that run and are not paused."""
+    async def answers(self, client: Client, *, but: Sequence[int] = ()) -> dict[int, Status]:
+        """Of the nodes that run and are not paused. `but` are not asked: who is paused is waited for."""
         found = {}
         for node, process in self.nodes.items():
-            if process.process is not None:
+            if process.process is not None and node not in but:
                 try:
                     found[node] = await asyncio.wait_for(client.status(node), STATUS_TIMEOUT_S)
                 except (Unreachable, TimeoutError):
