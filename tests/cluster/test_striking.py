@@ -13,7 +13,7 @@ are, one that gives, one that gets, and the command itself:
 | slow down | test_moves.py |
 | another kind of replication, called off, too | test_turning.py |
 | transfer leadership; promote and demote; a new disk | here |
-| votes; elect the preferred leaders | test_striking_votes.py |
+| votes; who leads the metadata group; elect the preferred leaders | test_striking_votes.py |
 | remove a copy; fewer copies; call off what moves | here |
 | key compaction | test_compaction.py |
 | backup and restore | test_backup_striking.py |

@@ -1,4 +1,4 @@
-"""Votes change and preferred leaders are elected, and whoever has to do with it is killed, at each stage of it.
+"""Votes change, others come to lead, and whoever has to do with it is killed, at each stage of it.
 
 What a stage is, is seen, not guessed: links between nodes are slow, or a node stands still, until the leader of the
 metadata group says of its membership that it is so far, or the command tells which partition is handed over.
@@ -33,6 +33,7 @@ ADD, REMOVE = "cluster add 4", "cluster remove 4"
 VOTERS = {ADD: (1, 2, 3, 4), REMOVE: (1, 2, 3)}
 """Who votes when it is done."""
 VOTING = ("as it is ordered", "while it is held up", "while both must agree")
+HANDING_OVER = ("as it is ordered", "while its heir stands still", "as its heir leads")
 ELECTING = ("as the first is handed over", "as the last is handed over", "as all lead")
 SLOW_S = 0.06
 """What one node says takes so long to another, and its answer, too: each step of a change is then seen, and nobody
@@ -183,6 +184,59 @@ def test_whoever_is_killed_while_votes_change(tmp_path: Path, stage: str) -> Non
             for victim in VICTIMS:
                 for line in VOTERS:
                     await struck_while_voting(moving, line, victim, stage)
+
+    run(main())
+
+
+# --- who leads the metadata group ---
+
+
+async def caught_handing_over(moving: Moving, victim: str, stage: str) -> bool:
+    """Whether it was so far when one was killed: who leads the metadata group, its heir, or another voter."""
+    leads = await leading(moving.cluster, moving.client)
+    heir, other = (node for node in (1, 2, 3) if node != leads)
+    hit = {"operator": leads, "source": other, "target": heir}[victim]
+    held = [heir] if stage == HANDING_OVER[1] else []
+    is_last = stage == HANDING_OVER[2]
+    for node in (1, 2, 3):
+        moving.cluster.slow_down(node, SLOW_S)
+    line = f"cluster transfer --to {heir}"
+    with standing_still(moving, held):
+        command = Watched(line, moving.cluster.bootstrap)
+        await command.until_says(f"the metadata group: node {heir} is to lead")
+        if is_last:
+            await command.ends()
+        if held:
+            await asyncio.sleep(ARRIVED_S)  # By then it was ordered, and the heir has not answered.
+        is_caught = await led_by(moving, METADATA, but=held) == (heir if is_last else leads)
+        if is_caught:
+            moving.cluster.nodes[hit].kill()
+    moving.cluster.heal()
+    if is_caught:
+        moving.cluster.nodes[hit].start()
+        await moving.go_on()
+        await moving.cluster.until_registered(moving.client)
+    await command.ends()
+    await moving.types(line)
+    assert await led_by(moving, METADATA) == heir
+    return is_caught
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("stage", HANDING_OVER)
+def test_whoever_is_killed_while_the_metadata_group_is_handed_over(tmp_path: Path, stage: str) -> None:
+    async def main() -> None:
+        async with (
+            written_to(tmp_path, more_count=FEW_COUNT) as (cluster, writers),
+            cluster.client() as client,
+        ):
+            moving = Moving(cluster, client, writers)
+            for victim in VICTIMS:
+                for _ in range(TRIES_MAX):
+                    if await caught_handing_over(moving, victim, stage):
+                        break
+                else:
+                    raise AssertionError(f"{victim} was never killed {stage}")
 
     run(main())
 
