@@ -18,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from quorate.bench.cluster_processes import START_TIMEOUT_S
 from quorate.core.entry import Partition, partition_of
+from quorate.core.generation import Generation
 from quorate.machine.compactions import Compaction
 from quorate.machine.metadata import REPLICATIONS, ChangeEnsemble
 from quorate.node.client import Client
@@ -236,16 +237,20 @@ class Struck:
         self._hit = cluster.nodes[hit]
         self._away = cluster.nodes[next(node for node in cluster.nodes if node != hit)]
         self._files = self._hit.directory / "store" / directory_of(partition)
+        self._rest: tuple[Generation | None, set[str]] = None, set()
+        """What was agreed, and its segments, before it was written to."""
 
     async def at(self, stage: str) -> None:
         strike = {COMPACTING[0]: self._making, COMPACTING[1]: self._waiting, COMPACTING[2]: self._letting_go}
+        what = f"node {self._hit.node} to have let go of what it may"
         for _ in range(TRIES_MAX):
-            writing = asyncio.create_task(self._writer.write(80))
-            is_struck = await strike[stage]()
-            if is_struck:
-                self._hit.start()
-                await self._cluster.until_registered(self._client)
-            await writing
+            self._rest = await self._cluster.until(self._at_rest, what)
+            async with asyncio.TaskGroup() as writing:
+                writing.create_task(self._writer.write(80))
+                is_struck = await strike[stage]()
+                if is_struck:
+                    self._hit.start()
+                    await self._cluster.until_registered(self._client)
             if is_struck:
                 return
         raise AssertionError(f"node {self._hit.node} was never seen {stage}")
@@ -255,8 +260,9 @@ class Struck:
         newest = max(self._generations(), default=-1)
         await asyncio.to_thread(self._freeze_when, lambda: max(self._generations(), default=-1) > newest)
         known = await self._known(self._away.node)
-        is_at_it = known.wanted is not None and known.wanted.upto == max(self._generations())
-        if not is_at_it or self._hit.node in ready(known):
+        wanted = known.wanted if known is not None else None
+        is_at_it = wanted is not None and wanted.upto == max(self._generations())
+        if known is None or not is_at_it or self._hit.node in ready(known):
             self._hit.send(signal.SIGCONT)
             return False
         self._hit.kill()
@@ -264,20 +270,38 @@ class Struck:
 
     async def _waiting(self) -> bool:
         """All of its files are there. Somebody else is away, so that what was before stays, too."""
+        agreed, before = self._rest
+        if not before:
+            return False
         self._away.send(signal.SIGSTOP)
         try:
 
-            async def is_ready() -> set[str] | None:
+            async def is_ready() -> Compaction | None:
                 known = await self._known(self._hit.node)
+                if known is None:
+                    return None
                 nodes = ready(known)
-                return self._names() if self._hit.node in nodes and self._away.node not in nodes else None
+                is_alone = self._hit.node in nodes and self._away.node not in nodes
+                return known if is_alone or known.agreed != agreed else None
 
-            before = await self._cluster.until(is_ready, f"node {self._hit.node} to have compacted files")
+            known = await self._cluster.until(is_ready, f"node {self._hit.node} to have compacted files")
+            if known.agreed != agreed:  # Who is away had said that it is ready.
+                return False
             self._hit.kill()
             assert before <= self._names(), "nobody lets go before everybody has it"
         finally:
             self._away.send(signal.SIGCONT)
         return True
+
+    async def _at_rest(self) -> tuple[Generation | None, set[str]] | None:
+        """What is agreed, and its segments, when none is left that was compacted by that."""
+        known = await self._known(self._hit.node)
+        if known is None:
+            return None
+        names, upto = self._names(), known.agreed.upto if known.agreed is not None else -1
+        bases = [base for name in names if (base := segment_base(name)) is not None]
+        is_left = any(base <= upto for base in bases) or any(made < upto for made in self._generations())
+        return None if is_left else (known.agreed, names)
 
     async def _letting_go(self) -> bool:
         """A file that there was is gone, for one of the newest generation."""
@@ -310,9 +334,12 @@ class Struck:
             sleep(LOOK_EVERY_S)
         self._hit.send(signal.SIGSTOP)
 
-    async def _known(self, node: int) -> Compaction:
-        """As of now; asked of a node that runs."""
-        (topic,) = (await self._client.image(node, (self._writer.topic,), current=True)).topics
+    async def _known(self, node: int) -> Compaction | None:
+        """As of now; asked of a node that runs. None if it cannot say what is so now."""
+        image = await self._client.image(node, (self._writer.topic,), current=True)
+        if not image.is_current:
+            return None
+        (topic,) = image.topics
         return topic.compactions.get(0, Compaction())
 
 
