@@ -1,8 +1,9 @@
 """Everything that takes long tells how far it is, ends at Ctrl-C with what to type next, and what it says is so.
 
 Each command is held up, watched, and interrupted, twice. Then the commands that it named itself are typed: the one
-that calls it off, after which all is as it was, and the one that goes on, after which all is as it was ordered. How
-`quorate backup` does it is in test_backup.py.
+that calls it off, after which nothing of it is open and each node is to hold as much as before (votes are not
+compared, nor whether a node is marked as drained), and the one that goes on, after which all is as it was ordered.
+How `quorate backup` does it is in test_backup.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,6 +85,7 @@ Held = Callable[[], AbstractAsyncContextManager[None]]
 async def expect_said(moving: Moving, long: Long, held: Held, is_open: Callable[[], Awaitable[bool]]) -> None:
     """Interrupted, called off, ordered again, interrupted again, gone on with, and waited for when it can be."""
     if long.off:
+        before = await moving.held()
         async with held():
             watched = Watched(long.line, moving.cluster.bootstrap)
             await watched.until_says(long.says)
@@ -91,6 +94,7 @@ async def expect_said(moving: Moving, long: Long, held: Held, is_open: Callable[
             assert await is_open(), f"{long.line}: it goes on by itself"
             await moving.types(named[1])
             assert not await is_open(), f"{named[1]} calls it off"
+            assert await moving.held() == before, f"{named[1]} leaves every copy where it was"
     async with held():
         watched = Watched(long.line, moving.cluster.bootstrap)
         await watched.until_says(long.says)
@@ -101,6 +105,17 @@ async def expect_said(moving: Moving, long: Long, held: Held, is_open: Callable[
         await again.until_says(long.says)
     assert await again.ends() == 0, again.said
     assert not await is_open(), f"{named[0]} waits for it"
+
+
+@asynccontextmanager
+async def held_back(moving: Moving) -> AsyncIterator[None]:
+    await moving.holds_back(True)
+    yield
+    await moving.holds_back(False)
+
+
+async def is_moving(moving: Moving) -> bool:
+    return bool(await moving.changing())
 
 
 @asynccontextmanager
@@ -126,19 +141,9 @@ async def few_written(directory: Path) -> AsyncIterator[Moving]:
 def test_what_moves_copies_says_how_far_it_is_and_how_to_go_on(tmp_path: Path, names: list[str]) -> None:
     async def main() -> None:
         async with few_written(tmp_path) as moving:
-
-            @asynccontextmanager
-            async def held() -> AsyncIterator[None]:
-                await moving.holds_back(True)
-                yield
-                await moving.holds_back(False)
-
-            async def is_open() -> bool:
-                return bool(await moving.changing())
-
             for name in names:
                 before = await moving.held()
-                await expect_said(moving, MOVES[name], held, is_open)
+                await expect_said(moving, MOVES[name], partial(held_back, moving), partial(is_moving, moving))
                 assert await moving.held() != before, name
                 await moving.go_on()
                 for line in MOVES[name].undone:
@@ -162,16 +167,8 @@ def test_a_new_disk_is_filled_and_says_how_far_it_is(tmp_path: Path) -> None:
             lost.start()
             await moving.cluster.until_registered(moving.client)
 
-            @asynccontextmanager
-            async def held() -> AsyncIterator[None]:
-                await moving.holds_back(True)
-                yield
-                await moving.holds_back(False)
-
-            async def is_open() -> bool:
-                return bool(await moving.changing())
-
-            await expect_said(moving, Long("cluster replace 3", "/0: to be on "), held, is_open)
+            long = Long("cluster replace 3", "/0: to be on ")
+            await expect_said(moving, long, partial(held_back, moving), partial(is_moving, moving))
             await expect_new_life(moving.client, 3)
 
     run(main())
@@ -254,12 +251,9 @@ def test_fewer_copies_and_votes_and_another_kind_say_how_far_they_are(tmp_path: 
                 yield
                 cluster.heal()
 
-            async def is_open() -> bool:
-                return bool(await moving.changing())
-
             await moving.types("cluster transfer --to 1")
             fewer = Long("topic remove confirm --node 3", "confirm/0: to be on ", "topic cancel confirm")
-            await expect_said(moving, fewer, away, is_open)
+            await expect_said(moving, fewer, away, partial(is_moving, moving))
             await moving.types("topic add confirm --node 3")
 
             @asynccontextmanager
