@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -18,6 +19,8 @@ from quorate.machine.metadata import REPLICATIONS
 
 Result = TypeVar("Result")
 
+LOOK_EVERY_S = 0.001
+"""At what is over within milliseconds."""
 QUICK_RAFT = {"election_timeout_s": 0.5, "heartbeat_s": 0.1}
 
 
@@ -51,6 +54,15 @@ async def until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"waited {START_TIMEOUT_S} s for {what}"
         await asyncio.sleep(POLL_S)
+
+
+def freeze_when(holds: Callable[[], bool], send: Callable[[signal.Signals], None], what: str) -> None:
+    """A process, by what sends it a signal, stands still as soon as this is seen; it blocks: use a thread."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {START_TIMEOUT_S} s for {what}"
+        time.sleep(LOOK_EVERY_S)
+    send(signal.SIGSTOP)
 
 
 async def expect_nothing_lost(cluster: Cluster, ledger: Ledger) -> None:

@@ -12,18 +12,16 @@ import json
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
-from quorate.bench.cluster_processes import START_TIMEOUT_S
 from quorate.machine.metadata import METADATA, REPLICATIONS
 from quorate.node.client import Client
 from tests.cluster.growing import GrowingCluster
-from tests.cluster.support import expect_no_traceback, run
+from tests.cluster.support import expect_no_traceback, freeze_when, run
 from tests.cluster.test_backup import Log, Person, expect_same, produce, until_there
 
 pytestmark = pytest.mark.cluster
@@ -36,13 +34,12 @@ RECORDS_COUNT = 300
 VALUE_BYTES = 1000
 SLOWLY, SLOW = "50k", "150k"
 """Of 300 KB: slowly enough to be told of before the first file is there; and to be seen at all."""
-LOOK_EVERY_S = 0.001
 TRIES_MAX = 8
 """A manifest is there some milliseconds after the last file: whoever looks too late tries again."""
 
 
 @contextmanager
-def written_to(servers: str, topic: str) -> Iterator[None]:
+def more_coming(servers: str, topic: str) -> Iterator[None]:
     """Records come all the time, through whatever happens."""
     is_over = threading.Event()
     failed: list[BaseException] = []
@@ -128,16 +125,15 @@ class Saving:
             assert self.command.stderr is not None
             assert self.command.stderr.readline().startswith("a: "), "it tells how far it is"
         files_count = SAVING.index(self._stage)
-        self._freeze_when(lambda: self._files() >= files_count)
-        return self._files() == files_count and not self._has_manifest()
 
-    def _freeze_when(self, holds: Callable[[], bool]) -> None:
-        deadline = monotonic() + START_TIMEOUT_S
-        while not holds():
-            assert monotonic() < deadline, f"not seen {self._stage}"
-            assert self.command.poll() is None
-            sleep(LOOK_EVERY_S)
-        self.command.send_signal(signal.SIGSTOP)
+        def is_so_far() -> bool:
+            if self._files() >= files_count:
+                return True
+            assert self.command.poll() is None, f"it ended before it was seen {self._stage}"
+            return False
+
+        freeze_when(is_so_far, self.command.send_signal, f"a backup to be seen {self._stage}")
+        return self._files() == files_count and not self._has_manifest()
 
 
 async def caught(backups: Backups, stage: str) -> tuple[Saving, Path]:
@@ -163,7 +159,7 @@ def test_whoever_is_killed_while_a_topic_is_saved(tmp_path: Path, kind: str, sta
                 backups = Backups(cluster, client, tmp_path / "places")
                 await backups.create(kind, "a")
                 places: list[str] = []
-                with written_to(backups.servers, "a"):
+                with more_coming(backups.servers, "a"):
                     for victim in VICTIMS:
                         saving, where = await caught(backups, stage)
                         number = 0 if stage == SAVING[0] else 1
@@ -209,7 +205,7 @@ def test_whoever_is_killed_while_a_topic_is_restored(
                 await backups.create(kind, "a", "other")
                 await backups.types("backup", "create", "a", place)
                 saved = await asyncio.to_thread(logs, backups.servers, "a")
-                with written_to(backups.servers, "other"):
+                with more_coming(backups.servers, "other"):
                     for victim in victims:
                         await restored(backups, place, victim, stage, saved)
             expect_no_traceback(*cluster.nodes.values())

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep
 
 import msgspec
 import pytest
@@ -24,7 +23,7 @@ from quorate.machine.metadata import REPLICATIONS, ChangeEnsemble
 from quorate.node.client import Client
 from quorate.storage.segment import directory_of, generation_named, segment_base
 from tests.cluster.growing import GrowingCluster, held_by
-from tests.cluster.support import expect_no_traceback, run
+from tests.cluster.support import expect_no_traceback, freeze_when, run
 
 pytestmark = pytest.mark.cluster
 
@@ -40,7 +39,6 @@ COMPACTED = {
 }
 
 COMPACTING = ("while files are made", "while they wait for others", "as old ones go")
-LOOK_EVERY_S = 0.001
 TRIES_MAX = 12
 """Files are made in milliseconds: whoever looks too late waits for the next generation."""
 
@@ -258,7 +256,7 @@ class Struck:
     async def _making(self) -> bool:
         """Some of its files are there, and it has told nobody that all are."""
         newest = max(self._generations(), default=-1)
-        await asyncio.to_thread(self._freeze_when, lambda: max(self._generations(), default=-1) > newest)
+        await self._freeze_when(lambda: max(self._generations(), default=-1) > newest)
         known = await self._known(self._away.node)
         wanted = known.wanted if known is not None else None
         is_at_it = wanted is not None and wanted.upto == max(self._generations())
@@ -312,7 +310,7 @@ class Struck:
             seen.update(now)
             return seen != now
 
-        await asyncio.to_thread(self._freeze_when, is_one_gone)
+        await self._freeze_when(is_one_gone)
         assert self._generations(), "what is gone was compacted"
         self._hit.kill()
         return True
@@ -327,12 +325,8 @@ class Struck:
     def _generations(self) -> list[int]:
         return [found for name in self._names() if (found := generation_named(name)) is not None]
 
-    def _freeze_when(self, holds: Callable[[], bool]) -> None:
-        deadline = monotonic() + START_TIMEOUT_S
-        while not holds():
-            assert monotonic() < deadline, f"nothing happens in {self._files}"
-            sleep(LOOK_EVERY_S)
-        self._hit.send(signal.SIGSTOP)
+    async def _freeze_when(self, holds: Callable[[], bool]) -> None:
+        await asyncio.to_thread(freeze_when, holds, self._hit.send, f"something to happen in {self._files}")
 
     async def _known(self, node: int) -> Compaction | None:
         """As of now; asked of a node that runs. None if it cannot say what is so now."""
