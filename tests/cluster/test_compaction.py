@@ -243,15 +243,25 @@ class Struck:
         what = f"node {self._hit.node} to have let go of what it may"
         for _ in range(TRIES_MAX):
             self._rest = await self._cluster.until(self._at_rest, what)
+            is_over = asyncio.Event()
             async with asyncio.TaskGroup() as writing:
-                writing.create_task(self._writer.write(80))
-                is_struck = await strike[stage]()
+                writing.create_task(self._write(stage, is_over))
+                try:
+                    is_struck = await strike[stage]()
+                finally:
+                    is_over.set()
                 if is_struck:
                     self._hit.start()
                     await self._cluster.until_registered(self._client)
             if is_struck:
                 return
         raise AssertionError(f"node {self._hit.node} was never seen {stage}")
+
+    async def _write(self, stage: str, is_over: asyncio.Event) -> None:
+        """However much it takes until there is something to compact again. (More would be compacted meanwhile.)"""
+        await self._writer.write(80)
+        while stage == COMPACTING[0] and not is_over.is_set():
+            await self._writer.write(20)
 
     async def _making(self) -> bool:
         """Some of its files are there, and it has told nobody that all are."""
