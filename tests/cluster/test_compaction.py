@@ -145,7 +145,8 @@ def read_from_start(bootstrap: str, topic: str) -> dict[int, Row]:
     while True:
         message = consumer.poll(START_TIMEOUT_S)
         assert message is not None, "nothing more came"
-        if message.error() is not None:
+        if (error := message.error()) is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
             break
         offset = message.offset()
         assert offset is not None
@@ -163,7 +164,9 @@ async def expect_survivors(
     assert found.items() <= writer.survivors(upto).items(), writer.topic
     missing = {offset: row for offset, row in writer.survivors(after).items() if offset not in found}
     gone = [offset for offset, (_, value) in missing.items() if value is not None or offset > after]
-    assert not gone, writer.topic
+    assert not gone, (
+        f"{writer.topic}: read up to {max(found, default=-1)}, compacted up to {upto} and {after}"
+    )
     return after
 
 

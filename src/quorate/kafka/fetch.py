@@ -48,6 +48,9 @@ PARTITION_BYTES_MAX = 16 << 20
 WAIT_MS_MAX = 5 * 60_000
 READ_TIMEOUT_S = 30.0
 """A read of the disk that has not come back by then is not waited for."""
+BLANKS_READ_MAX = 64
+"""Reads that find nothing but blanks, as in compacted segments of which nothing is left, before that is an answer:
+librdkafka takes such answers for batches that are too large, and says so after a few."""
 REPEATED_COUNT_MAX = 100
 """Of partitions in a fetch without a session; in a larger one each must be another, or whatever is written to the
 one that is named a hundred thousand times is looked for as often."""
@@ -65,6 +68,11 @@ class Part(msgspec.Struct, eq=False, gc=False):
     batches: list[Buffer] = []
     batches_bytes: int = 0
     log_start: int = NO_OFFSET
+
+
+def _is_blank(frame: Frame) -> bool:
+    """It takes offsets, and holds no record."""
+    return len(frame.payload) == BATCH_MIN
 
 
 class Fetching:
@@ -180,7 +188,7 @@ class Fetching:
         if room <= 0 and self._bytes_count:
             return
         self._reading = part
-        got = partial(self._got, part, room)
+        got = partial(self._got, part, room, ())
         self._node.fetch(part.partition, part.wanted.offset, max(room, 1), got)
 
     def _judge(self, part: Part, hosted: Hosted | None) -> int:
@@ -200,16 +208,23 @@ class Fetching:
             part.diverging = (epoch, end) if epoch < wanted.last_epoch or end < wanted.offset else None
         return NO_ERROR
 
-    def _got(self, part: Part, room: int, frames: list[Frame], _: int) -> None:
+    def _got(self, part: Part, room: int, blanks: tuple[Frame, ...], frames: list[Frame], _: int) -> None:
+        """`blanks`: the last one of each read before, which found nothing else."""
         if self._is_over:
             return
-        self._reading = None
         position = part.wanted.offset
+        hosted = self._node.host.hosted.get(part.partition)
         if self._is_committed:
             # A transaction begins with a batch: none is half stable.
-            hosted = self._node.host.hosted.get(part.partition)
             end = 0 if hosted is None else stable_end(hosted)
             frames = [frame for frame in frames if frame.header.last < end]
+        if blanks and not frames:
+            frames = [blanks[-1]]
+        elif frames and hosted is not None and len(blanks) < BLANKS_READ_MAX and all(map(_is_blank, frames)):
+            got = partial(self._got, part, room, (*blanks, frames[-1]))
+            self._node.fetch(part.partition, frames[-1].header.last + 1, max(room, 1), got)
+            return
+        self._reading = None
         for is_later, frame in enumerate(frames):
             size = len(frame.payload)
             if (self._bytes_count or is_later) and part.batches_bytes + size > room:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from msgspec import structs
 
 from quorate import batch
 from quorate.kafka import fetch as kafka_fetch
+from quorate.storage.frame import Frame
 from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
 from tests.unit.kafka.harness import Connection, Served, serve, until
 from tests.unit.kafka.test_door import broker_of
@@ -246,3 +248,61 @@ def test_what_was_left_out_as_void_is_an_empty_batch_and_no_hole(
                 ] == covered
 
     serve(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("reads_max", "covered"),
+    [(64, [(1, 2, 0), (3, 1, 1)]), (1, [(1, 1, 0), (2, 1, 0)])],
+    ids=["read on", "too many"],
+)
+def test_blanks_alone_are_no_answer_while_records_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_max: int, covered: list[tuple[int, int, int]]
+) -> None:
+    """Compacted segments of which nothing is left, each a read of its own."""
+
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", *[batch_of(10)] * 3)
+            fetch = served.node.fetch
+
+            def one_by_one(partition: Any, offset: int, bytes_max: int, done: Any) -> None:
+                def got(frames: list[Frame], commit: int) -> None:
+                    done([blank(frame) if frame.header.offset < 3 else frame for frame in frames[:1]], commit)
+
+                fetch(partition, offset, bytes_max, got)
+
+            monkeypatch.setattr(served.node, "fetch", one_by_one)
+            monkeypatch.setattr(kafka_fetch, "BLANKS_READ_MAX", reads_max)
+            assert await covered_from(connection, 1) == covered
+
+    serve(tmp_path, test)
+
+
+def test_blanks_at_the_end_are_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            await fill(connection, "topic", *[batch_of(10)] * 3)
+            fetch = served.node.fetch
+
+            def only_blanks(partition: Any, offset: int, bytes_max: int, done: Any) -> None:
+                fetch(
+                    partition,
+                    offset,
+                    bytes_max,
+                    lambda frames, commit: done([*map(blank, frames[:1])], commit),
+                )
+
+            monkeypatch.setattr(served.node, "fetch", only_blanks)
+            assert await covered_from(connection, 1) == [(1, 2, 0), (3, 1, 0)]
+
+    serve(tmp_path, test)
+
+
+def blank(frame: Frame) -> Frame:
+    content = batch.encode_blank(first=frame.header.offset, last=frame.header.last)
+    return structs.replace(frame, payload=memoryview(content))
+
+
+async def covered_from(connection: Connection, offset: int) -> list[tuple[int, int, int]]:
+    headers = [batch.verify(content) for content in (await connection.fetch("topic", offset)).batches]
+    return [(each.base_offset, each.offsets_count, each.record_count) for each in headers]
