@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.cluster
 
 MakeTopic = Callable[..., Topic]
 RECIPE_S = 120.0
-STREAM, JSON, AVRO, PROTOBUF = range(4)
+STREAM, JSON, AVRO, PROTOBUF, PROTOBUF_BY_PYTHON = range(5)
 """Blocks of the section."""
 DRIVER = Path(__file__).with_name("recipe_driver.py")
 EVENTS: list[dict[str, Any]] = [{"user": "ann", "amount": 1.5}, {"user": "bob", "amount": -2.0}]
@@ -33,6 +34,15 @@ AVRO_SCHEMA = {
     "name": "Event",
     "fields": [{"name": "user", "type": "string"}, {"name": "amount", "type": "double"}],
 }
+
+
+MODULE = """
+from google.protobuf import descriptor_pb2, message_factory
+
+described = descriptor_pb2.FileDescriptorSet.FromString({described!r})
+Event = message_factory.GetMessages(described.file)["tests.Event"]
+"""
+"""What `protoc --python_out` writes, but for its own way to make classes of what it has described."""
 
 
 def jar(artifact: str, *versions: str) -> Path:
@@ -65,13 +75,21 @@ def jar_or_skip(artifact: str, *versions: str) -> Path:
         pytest.skip(str(why))
 
 
-def opened(topic: Topic, block: int, jar: Path, names: dict[str, str], **in_place: str) -> list[Any]:
+def opened(
+    topic: Topic,
+    block: int,
+    *,
+    jars: str = "",
+    modules: Path | None = None,
+    names: dict[str, str] | None = None,
+    in_place: dict[str, str] | None = None,
+) -> list[Any]:
     """What the recipe makes of the topic, in a driver of its own."""
     recipe = Example("Values").blocks[block]
-    for written, meant in in_place.items():
+    for written, meant in (in_place or {}).items():
         assert written in recipe
         recipe = recipe.replace(written, meant)
-    given = {"recipe": recipe, "jars": str(jar), "options": topic.options(), "names": names}
+    given = {"recipe": recipe, "jars": jars, "options": topic.options(), "names": names or {}}
     done = subprocess.run(
         [sys.executable, str(DRIVER)],
         input=json.dumps(given),
@@ -79,6 +97,7 @@ def opened(topic: Topic, block: int, jar: Path, names: dict[str, str], **in_plac
         text=True,
         timeout=RECIPE_S,
         check=False,
+        env=os.environ | ({"PYTHONPATH": str(modules)} if modules else {}),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line)["value"] for line in done.stdout.splitlines()]
@@ -99,7 +118,8 @@ def test_avro_is_opened(make_topic: MakeTopic) -> None:
     found = jar_or_skip("spark-avro_2.13", pyspark.__version__, "4.1.1")
     topic = make_topic()
     topic.produce([avro(**event) for event in EVENTS])
-    assert opened(topic, AVRO, found, {"schema_as_json": json.dumps(AVRO_SCHEMA)}) == EVENTS
+    names = {"schema_as_json": json.dumps(AVRO_SCHEMA)}
+    assert opened(topic, AVRO, jars=str(found), names=names) == EVENTS
 
 
 def avro(user: str, amount: float) -> bytes:
@@ -115,7 +135,16 @@ def test_protobuf_is_opened(make_topic: MakeTopic, tmp_path: Path) -> None:
     described.write_bytes(descriptor)
     topic = make_topic()
     topic.produce([event(**each).SerializeToString() for each in EVENTS])
-    assert opened(topic, PROTOBUF, found, {}, **{"events.desc": str(described)}) == EVENTS
+    in_place = {"events.desc": str(described)}
+    assert opened(topic, PROTOBUF, jars=str(found), in_place=in_place) == EVENTS
+
+
+def test_protobuf_is_opened_without_a_jar(make_topic: MakeTopic, tmp_path: Path) -> None:
+    described, event = protobuf()
+    (tmp_path / "events_pb2.py").write_text(MODULE.format(described=described))
+    topic = make_topic()
+    topic.send([{"value": None}, *({"value": event(**each).SerializeToString()} for each in EVENTS)])
+    assert opened(topic, PROTOBUF_BY_PYTHON, modules=tmp_path) == [None, *EVENTS]
 
 
 def protobuf() -> tuple[bytes, Any]:
