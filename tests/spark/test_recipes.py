@@ -1,4 +1,4 @@
-"""How docs/SPARK.md opens values with Spark's own functions: as it stands there, with the jars it asks for."""
+"""How docs/SPARK.md opens raw values: as it stands there, with the jars it asks for where it does."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def protobuf() -> tuple[bytes, Any]:
 
 
 def test_a_descriptor_made_by_hand_reads_what_it_wrote() -> None:
-    """The test above is left out where there is no jar; what it sends is right all the same."""
+    """Where there is no jar a test above is left out; what it sends is right all the same."""
     _, event = protobuf()
     written = event(**EVENTS[0]).SerializeToString()
     assert written == b"\x0a\x03ann\x11" + struct.pack("<d", 1.5)
