@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 Buffer = bytes | bytearray | memoryview
@@ -55,7 +56,7 @@ class BadBatch(Exception):
     """These bytes are not a whole, intact v2 batch."""
 
 
-class BatchHeader(NamedTuple):
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     """The fixed part of a batch, in the order of the wire."""
 
     base_offset: int
@@ -127,6 +128,11 @@ def parse_batch_header(payload: Buffer) -> BatchHeader:
     if records_count * _RECORD_MIN > size - BATCH_MIN and not header.compression:
         raise BadBatch(f"{records_count} records cannot be in {size - BATCH_MIN} bytes")
     return header
+
+
+def header_bytes(header: BatchHeader, **changes: int) -> bytes:
+    """The header with these fields in place of its own, as it is on the wire; no checksum is computed."""
+    return BATCH_HEADER.pack(*msgspec.structs.astuple(msgspec.structs.replace(header, **changes)))
 
 
 def verify(payload: Buffer) -> BatchHeader:

@@ -50,7 +50,7 @@ class Acknowledging(asyncio.Protocol):
         if head.api == Api.PRODUCE:
             request = produce.parse_request(frame, head.body_at, head.version)
             topics = [
-                (topic.name, [self._taken(number, records) for number, records in topic.partitions])
+                (topic.name, [self._taken(each.number, each.records) for each in topic.partitions])
                 for topic in request.topics
             ]
             return produce.encode_response(head.version, head.correlation, topics)

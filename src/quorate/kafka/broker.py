@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -43,10 +43,12 @@ from quorate.kafka import (
     versions,
 )
 from quorate.kafka.call import Call
+from quorate.kafka.expiring import Expiring
 from quorate.kafka.group_coordinator import Coordinator
 from quorate.kafka.keys import Keys
 from quorate.kafka.sessions import Room
 from quorate.kafka.table_snapshots import Snapshots
+from quorate.kafka.terms import TermsOf, batch_bytes_max
 from quorate.kafka.vouching import Vouching
 from quorate.machine.metadata import METADATA, Topic
 from quorate.wire.cursor import BadMessage, Buffer
@@ -72,13 +74,6 @@ class Waiter(Protocol):
     """Somebody who wants to hear when a partition has settled more, or has another leader."""
 
     def woken(self, partition: Partition) -> None: ...
-
-
-class Found(NamedTuple):
-    """A partition that a client named, if it can be served here; otherwise why not."""
-
-    error: int
-    partition: Partition
 
 
 OPENING_COUNT_MAX = 2
@@ -111,6 +106,8 @@ class Broker:
         self.opening = asyncio.Semaphore(OPENING_COUNT_MAX)
         self.looking = asyncio.Semaphore(LOOKING_COUNT_MAX)
         self.judging = asyncio.Semaphore(JUDGING_COUNT_MAX)
+        self.expiring = Expiring(self.in_turn)
+        self.terms = TermsOf()
         self._waiting: dict[Partition, dict[Waiter, None]] = {}
         self._woken: dict[Partition, None] = {}
         node.watch_settled(self._settled)
@@ -123,7 +120,7 @@ class Broker:
         self.snapshots = Snapshots()
         self.vouching = Vouching(self)
         self.keys = Keys(self)
-        self.ingest = Ingest(node, produce.batch_bytes_max)
+        self.ingest = Ingest(node, batch_bytes_max)
 
     def handle(self, call: Call) -> None:
         """Raises BadMessage for what is not served."""
@@ -165,19 +162,21 @@ class Broker:
     def _over(self, *, failed: bool) -> None:
         self.vouching.close()
         self.keys.close()
+        self.expiring.close()
         for door in tuple(self.doors):
             door.abort() if failed else door.close()
 
     # --- partitions ---
 
-    def find(self, topic: Topic | None, number: int) -> Found:
-        """Where the leader is asked for: this node must be it."""
+    def find(self, topic: Topic | None, number: int) -> tuple[int, Partition]:
+        """The partition that a client named, where the leader is asked for, which this node must be; or else, in
+        front of it, the error that says why not."""
         if topic is None or not 0 <= number < len(topic.ensembles):
-            return Found(ErrorCode.unknown_topic_or_partition, fetch.NO_PARTITION)
+            return ErrorCode.unknown_topic_or_partition, fetch.NO_PARTITION
         partition = partition_of(topic.id, number)
         if not self.node.is_leader(partition):
-            return Found(ErrorCode.not_leader_or_follower, partition)
-        return Found(ErrorCode.none, partition)
+            return ErrorCode.not_leader_or_follower, partition
+        return ErrorCode.none, partition
 
     def judge_epoch(self, partition: Partition, leader_epoch: int) -> int:
         """A client that says which epoch it knows hears when that is not the leader's."""

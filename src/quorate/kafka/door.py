@@ -32,6 +32,7 @@ from quorate.node.metrics import ClientCounts
 from quorate.wire.cursor import BadMessage, Buffer
 from quorate.wire.fetch import Requests as FetchRequests
 from quorate.wire.messages import Api, RequestHead, read_head
+from quorate.wire.produce import Requests as ProduceRequests
 from quorate.wire.tables import TABLES_SCAN_API
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Door(asyncio.Protocol):
         self.retrying = Retrying()
         self.sessions = Sessions(broker.session_room)
         self.fetch_requests = FetchRequests()
+        self.produce_requests = ProduceRequests()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- called by the event loop ---

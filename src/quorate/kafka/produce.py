@@ -15,7 +15,6 @@ not called out of order (retrying.py).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,12 +25,12 @@ from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
 from quorate.kafka.call import CROWDED, Call
-from quorate.machine.compactions import compacts
+from quorate.kafka.terms import Terms
 from quorate.machine.metadata import Topic
 from quorate.machine.producers import Numbered, numbered
 from quorate.machine.transaction_words import Verdict
 from quorate.node.retention import wall_ms
-from quorate.wire.produce import NO_TIMESTAMP, PartitionAnswer, encode_response, parse_request
+from quorate.wire.produce import NO_TIMESTAMP, PartitionAnswer, encode_response
 
 if TYPE_CHECKING:
     from quorate.kafka.broker import Broker
@@ -39,12 +38,6 @@ if TYPE_CHECKING:
 ACKS_NONE = 0
 ACKS_LEADER = 1
 ACKS = (-1, 0, 1)
-MESSAGE_BYTES_MAX = "max.message.bytes"
-MESSAGE_BYTES_DEFAULT = 1_048_588
-"""Kafka's default."""
-FLUSH, FLUSH_QUORUM, FLUSH_LEADER = "quorate.flush", "quorum", "leader"
-"""Who must have flushed a batch before it is acknowledged."""
-TIMESTAMP_TYPE, CREATE_TIME, APPEND_TIME = "message.timestamp.type", "CreateTime", "LogAppendTime"
 TIMEOUT_MS_MAX = 5 * 60_000
 COMPRESSION_GREATEST = 4
 _MAGIC_AT = 16
@@ -94,13 +87,13 @@ class Producing:
         "_call",
         "_missing_count",
         "_proposed",
-        "_timer",
+        "_timeout_ms",
         "_topics",
         "_transactional_id",
     )
 
     def __init__(self, broker: Broker, call: Call) -> None:
-        request = parse_request(call.frame, call.head.body_at, call.head.version)
+        request = call.door.produce_requests.parse(call.frame, call.head.body_at, call.head.version)
         call.frame = b""  # What waits for followers is on the disk, and not in memory as well.
         broker.node.metrics.produce_requests += 1
         self._broker = broker
@@ -108,8 +101,11 @@ class Producing:
         self._acks = request.acks
         self._transactional_id = request.transactional_id
         self._topics: list[tuple[str, list[PartitionAnswer]]] = []
-        self._missing_count = sum(len(topic.partitions) for topic in request.topics)
-        self._timer: asyncio.TimerHandle | None = None
+        self._missing_count = 0
+        for wanted in request.topics:
+            self._missing_count += len(wanted.partitions)
+        self._timeout_ms = 0
+        """Until it expires; 0: it does not wait yet."""
         self._proposed: list[Callable[[Reply], None]] = []
         """Who hears what became of each batch."""
         if not self._missing_count:
@@ -118,20 +114,21 @@ class Producing:
         known = broker.node.metadata.image.topics
         for wanted in request.topics:
             topic = known.get(wanted.name)
-            answers = [PartitionAnswer(number, _UNDECIDED) for number, _ in wanted.partitions]
+            answers = [PartitionAnswer(produced.number, _UNDECIDED) for produced in wanted.partitions]
             self._topics.append((wanted.name, answers))
-            for place, (number, records) in enumerate(wanted.partitions):
+            for place, produced in enumerate(wanted.partitions):
+                number = produced.number
                 try:
                     if request.acks not in ACKS:
                         raise Refused(ErrorCode.invalid_required_acks)
-                    self._propose(answers, place, topic, number, records)
+                    self._propose(answers, place, topic, number, produced.records)
                 except Refused as refused:
                     answer = PartitionAnswer(number, refused.error, message=refused.why)
                     self._decided(answers, place, answer)
         if self._missing_count:
-            timeout_s = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX) / 1000
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
-            call.abandon = self._timer.cancel
+            self._timeout_ms = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX)
+            broker.expiring.begin(self, self._timeout_ms)
+            call.abandon = self._wait_no_longer
 
     def _propose(
         self,
@@ -148,28 +145,28 @@ class Producing:
                 self._call.door.retrying.judged(partition, numbers, Outcome.NOT_LEADER)
             raise Refused(ErrorCode(error))
         assert topic is not None
-        if topic.is_tables:
+        terms = self._broker.terms(topic)
+        if terms.is_tables:
             raise Refused(ErrorCode.invalid_record, f"{topic.name} is a group of tables: use `quorate table`")
-        if topic.is_internal:
+        if terms.is_internal:
             raise Refused(ErrorCode.invalid_topic_exception, f"{topic.name} is the cluster's own")
         if not records:
             raise Refused(ErrorCode.invalid_record, "no record batch")
-        header = check_batch(records, batch_bytes_max(topic))
+        header = check_batch(records, terms.bytes_max)
         numbers = numbered(header) if header.producer_id >= 0 else None
         metrics = self._broker.node.metrics
         metrics.produce_batches += 1
         metrics.produce_bytes += len(records)
-        append_time = _given_time(topic, header, records)
-        if header.is_transactional and (not self._transactional_id or numbers is None):
+        append_time = _given_time(terms, header, records)
+        if header.attributes & batch.TRANSACTIONAL and (not self._transactional_id or numbers is None):
             raise Refused(ErrorCode.invalid_record, "a transactional batch of no transactional producer")
         answer = partial(self._replied, answers, place, partition, numbers, append_time)
         self._proposed.append(answer)
-        is_enough = self._acks == ACKS_LEADER or topic.config.get(FLUSH) == FLUSH_LEADER
+        is_enough = self._acks == ACKS_LEADER or terms.leader_is_enough
         flushed = partial(_flushed, answer) if is_enough else None
-        is_looked_into = compacts(topic.config)
-        if self._broker.is_crowded or (is_looked_into and self._broker.keys.is_crowded):
+        if self._broker.is_crowded or (terms.is_looked_into and self._broker.keys.is_crowded):
             answer(Reply(0, Outcome.BUSY, why=CROWDED))
-        elif is_looked_into:
+        elif terms.is_looked_into:
             go = partial(self._looked, answers, place, partition, records, numbers, answer, flushed)
             self._broker.keys.when_looked(partition, records, go)
         else:
@@ -273,18 +270,17 @@ class Producing:
         if not self._missing_count:
             self._finish()
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """Rule 9: the outcome of what is not decided yet is unknown; the error says so."""
+        for answer in self._proposed:
+            answer(Reply(0, Outcome.UNKNOWN))
 
-        def give_up() -> None:
-            for answer in self._proposed:
-                answer(Reply(0, Outcome.UNKNOWN))
-
-        self._broker.in_turn(give_up)
+    def _wait_no_longer(self) -> None:
+        self._broker.expiring.end(self, self._timeout_ms)
 
     def _finish(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._timeout_ms:
+            self._wait_no_longer()
         call = self._call
         if self._acks != ACKS_NONE:
             message = encode_response(call.head.version, call.head.correlation, self._topics)
@@ -304,17 +300,13 @@ def _flushed(answer: Callable[[Reply], None], first: int) -> None:
     answer(Reply(0, Outcome.SETTLED, first))
 
 
-def batch_bytes_max(topic: Topic) -> int:
-    return int(topic.config.get(MESSAGE_BYTES_MAX, MESSAGE_BYTES_DEFAULT))
-
-
-def _given_time(topic: Topic, header: batch.BatchHeader, records: memoryview) -> int:
+def _given_time(terms: Terms, header: batch.BatchHeader, records: memoryview) -> int:
     """The time that the records are given, if the topic does that; -1: they keep their own. Raises Refused."""
-    if topic.config.get(TIMESTAMP_TYPE, CREATE_TIME) == APPEND_TIME:
+    if terms.gives_time:
         now_ms = wall_ms()
         batch.set_append_time(records, now_ms)
         return now_ms
-    if header.has_append_time:
+    if header.attributes & batch.LOG_APPEND_TIME:
         raise Refused(ErrorCode.invalid_timestamp, "only a log says when it took records, not their producer")
     return NO_TIMESTAMP
 
@@ -337,22 +329,26 @@ def check_batch(records: memoryview, bytes_max: int) -> batch.BatchHeader:
         raise Refused(
             ErrorCode.unsupported_for_message_format, f"message format {records[_MAGIC_AT]}; only 2 is taken"
         )
-    if size >= batch.BATCH_MIN:
-        length = int.from_bytes(records[8:12], "big")
-        if length + batch.LENGTH_EXCLUDES < size:
-            raise Refused(ErrorCode.invalid_record, "more than one record batch for a partition")
     try:
         header = batch.verify(records)
     except batch.BadBatch as bad:
+        if size >= batch.BATCH_MIN and _length_of(records) < size:
+            raise Refused(ErrorCode.invalid_record, "more than one record batch for a partition") from None
         raise Refused(ErrorCode.corrupt_message, str(bad)) from None
-    if header.is_control:
+    attributes = header.attributes
+    if attributes & batch.CONTROL:
         raise Refused(ErrorCode.invalid_record, "a control batch; clients do not write these")
-    if header.is_transactional and header.producer_id < 0:
+    if attributes & batch.TRANSACTIONAL and header.producer_id < 0:
         raise Refused(ErrorCode.invalid_record, "a batch of a transaction, and of no producer")
-    if header.record_count != header.offsets_count:
+    if header.record_count != header.last_offset_delta + 1:
         why = f"{header.record_count} records over {header.offsets_count} offsets"
         raise Refused(ErrorCode.invalid_record, why)
-    if header.compression > COMPRESSION_GREATEST:
+    if attributes & batch.COMPRESSION_MASK > COMPRESSION_GREATEST:
         why = f"compression {header.compression} is unknown"
         raise Refused(ErrorCode.unsupported_compression_type, why)
     return header
+
+
+def _length_of(records: memoryview) -> int:
+    """Of the first batch in there, as it says itself."""
+    return int.from_bytes(records[8:12], "big") + batch.LENGTH_EXCLUDES

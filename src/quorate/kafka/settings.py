@@ -23,7 +23,7 @@ from quorate.kafka.group_coordinator import (
     SESSION_GREATEST,
     SESSION_LEAST,
 )
-from quorate.kafka.produce import (
+from quorate.kafka.terms import (
     APPEND_TIME,
     CREATE_TIME,
     FLUSH,

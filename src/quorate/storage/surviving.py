@@ -17,7 +17,6 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from quorate.batch import (
-    BATCH_HEADER,
     BATCH_MIN,
     COMPRESSION_MASK,
     HEAD_BYTES,
@@ -28,6 +27,7 @@ from quorate.batch import (
     BatchHeader,
     Buffer,
     encode_blank,
+    header_bytes,
     parse_batch_header,
     stamp,
 )
@@ -210,14 +210,15 @@ def _thinned(payload: Buffer, header: BatchHeader, staying: Staying) -> Buffer:
     if not header.attributes & LOG_APPEND_TIME:
         newest = staying.newest
     body = b"".join(view[start:end] for start, end in staying.runs)
-    fields = header._replace(
+    fields = header_bytes(
+        header,
         length=BATCH_MIN + len(body) - LENGTH_EXCLUDES,
         attributes=header.attributes & ~COMPRESSION_MASK,
         max_timestamp=newest,
         record_count=staying.records_count,
         crc=0,
     )
-    content = bytearray(BATCH_HEADER.pack(*fields) + body)
+    content = bytearray(fields + body)
     with memoryview(content) as made:
         crc = crc32c(made[HEAD_BYTES:])
     content[HEAD_BYTES - 4 : HEAD_BYTES] = crc.to_bytes(4, "big")

@@ -11,12 +11,12 @@ import struct
 import cramjam
 
 from quorate.batch import (
-    BATCH_HEADER,
     BATCH_MIN,
     COMPRESSION_MASK,
     LENGTH_EXCLUDES,
     BadBatch,
     Buffer,
+    header_bytes,
     parse_batch_header,
 )
 
@@ -44,11 +44,12 @@ def opened(payload: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> Buffer:
     if not header.compression:
         return payload
     records = _decompressed(header.compression, memoryview(payload)[BATCH_MIN:], bytes_max)
-    plain = header._replace(
+    plain = header_bytes(
+        header,
         attributes=header.attributes & ~COMPRESSION_MASK,
         length=BATCH_MIN + len(records) - LENGTH_EXCLUDES,
     )
-    return BATCH_HEADER.pack(*plain) + records
+    return plain + records
 
 
 def compressed(records: Buffer, codec: int) -> Buffer:

@@ -28,12 +28,12 @@ def packed(records: Records, codec: str = "none", **numbers: int) -> bytes:
     plain = batch.encode_records(records, 1000, **numbers)
     content = bytes(compressed(plain[batch.BATCH_MIN :], CODECS[codec]))
     fields = batch.parse_batch_header(plain)
-    fields = fields._replace(
-        attributes=fields.attributes | CODECS[codec],
-        length=batch.BATCH_MIN + len(content) - batch.LENGTH_EXCLUDES,
-    )
-    crc = crc32c((batch.BATCH_HEADER.pack(*fields) + content)[batch.HEAD_BYTES :])
-    return batch.BATCH_HEADER.pack(*fields._replace(crc=crc)) + content
+    changes = {
+        "attributes": fields.attributes | CODECS[codec],
+        "length": batch.BATCH_MIN + len(content) - batch.LENGTH_EXCLUDES,
+    }
+    crc = crc32c((batch.header_bytes(fields, **changes) + content)[batch.HEAD_BYTES :])
+    return batch.header_bytes(fields, **changes, crc=crc) + content
 
 
 @pytest.mark.parametrize("codec", CODECS)

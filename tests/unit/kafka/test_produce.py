@@ -17,7 +17,8 @@ from quorate import batch
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Partition
 from quorate.kafka.offsets import first_record_at
-from quorate.kafka.produce import MESSAGE_BYTES_DEFAULT, Refused, check_batch
+from quorate.kafka.produce import Refused, check_batch
+from quorate.kafka.terms import MESSAGE_BYTES_DEFAULT
 from quorate.wire.messages import Api
 from tests.unit.kafka.harness import Served, produce_values, serve
 
@@ -39,10 +40,10 @@ def changed(content: bytes, at: int, byte: int) -> bytes:
 
 def signed(header: dict[str, int]) -> bytes:
     """The batch with another header, and a checksum that fits it."""
-    fields = batch.parse_batch_header(BATCH)._replace(**header)
-    content = batch.BATCH_HEADER.pack(*fields) + BATCH[batch.BATCH_MIN :]
+    fields = batch.parse_batch_header(BATCH)
+    content = batch.header_bytes(fields, **header) + BATCH[batch.BATCH_MIN :]
     crc = crc32c(content[batch.HEAD_BYTES :])
-    return batch.BATCH_HEADER.pack(*fields._replace(crc=crc)) + BATCH[batch.BATCH_MIN :]
+    return batch.header_bytes(fields, **header, crc=crc) + BATCH[batch.BATCH_MIN :]
 
 
 def test_an_intact_batch_is_taken() -> None:

@@ -10,7 +10,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate.batch import BATCH_HEADER, BATCH_MIN, BadBatch, encode_records, parse_batch_header
+from quorate.batch import BATCH_MIN, BadBatch, encode_records, header_bytes, parse_batch_header
 from quorate.wire.opening import TooLarge, opened
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -36,7 +36,7 @@ def with_records(records: bytes, codec: int) -> bytes:
     """A batch whose compressed part is anything."""
     header = parse_batch_header(encode_records([(None, b"")]))
     size = BATCH_MIN + len(records) - 12
-    return BATCH_HEADER.pack(*header._replace(attributes=codec, length=size)) + records
+    return header_bytes(header, attributes=codec, length=size) + records
 
 
 @each_codec

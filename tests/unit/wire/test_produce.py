@@ -57,7 +57,7 @@ def test_requests_are_read_as_kio_wrote_them(version: int) -> None:
         assert request.acks == body.acks
         assert request.timeout_ms == round(body.timeout.total_seconds() * 1000)
         assert [
-            (topic.name, [(number, records) for number, records in topic.partitions])
+            (topic.name, [(part.number, part.records) for part in topic.partitions])
             for topic in request.topics
         ] == [
             (topic.name, [(part.index, part.records) for part in topic.partition_data])
@@ -86,7 +86,8 @@ def test_responses_are_read_by_kio_as_they_were_meant(version: int) -> None:
         assert [topic.name for topic in body.responses] == [name for name, _ in topics]
         for topic, (_, answers) in zip(body.responses, topics, strict=True):
             for part, answer in zip(topic.partition_responses, answers, strict=True):
-                assert (part.index, part.error_code, part.base_offset) == answer[:3]
+                assert (part.index, part.error_code) == (answer.number, answer.error)
+                assert part.base_offset == answer.offset
                 assert part.log_append_time == moment(answer.append_time)
                 assert getattr(part, "log_start_offset", answer.log_start) == answer.log_start
                 assert getattr(part, "error_message", answer.message) == answer.message
