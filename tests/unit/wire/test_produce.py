@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,6 +28,7 @@ from quorate.wire.produce import (
     ProducedPartition,
     ProducedTopic,
     ProduceRequest,
+    Requests,
     encode_response,
     parse_request,
 )
@@ -65,6 +67,50 @@ def test_requests_are_read_as_kio_wrote_them(version: int) -> None:
         ]
 
     check()
+
+
+@pytest.mark.parametrize("version", BY_KIO)
+def test_requests_of_one_connection_are_read_as_each_by_itself(version: int) -> None:
+    """Whatever came before: the same again, another partition or batch of the topic, or something else."""
+
+    def frame_of(body: Any) -> bytearray:
+        return bytearray(encode_request(Api.PRODUCE, version, 5, "me", body)[SIZE_BYTES:])
+
+    def only(body: Any, number: int, records: bytes) -> Any:
+        topic = body.topic_data[0]
+        part = replace(topic.partition_data[0], index=number, records=records)
+        return replace(body, topic_data=(replace(topic, partition_data=(part,)),))
+
+    @SMALL
+    @given(
+        bodies=st.lists(entities(request_class(Api.PRODUCE, version)), min_size=1, max_size=3),
+        batches=st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=90)), max_size=4),
+        cut=st.integers(0, 40),
+    )
+    def check(bodies: list[Any], batches: list[tuple[int, bytes]], cut: int) -> None:
+        frames = []
+        for body in bodies:
+            frames.append(frame_of(body))
+            if body.topic_data and body.topic_data[0].partition_data:
+                frames += [frame_of(only(body, number, records)) for number, records in batches]
+        frames.append(frames[-1][: max(len(frames[-1]) - cut, 0)])
+        requests = Requests()
+        for frame in frames:
+            assert _told(requests.parse, frame, version) == _told(parse_request, frame, version)
+
+    check()
+
+
+def _told(parse: Any, frame: bytearray, version: int) -> Any:
+    """What was read, or that nothing could be."""
+    try:
+        request = parse(frame, read_head(frame).body_at, version)
+    except BadMessage:
+        return BadMessage
+    topics = [
+        (topic.name, [(part.number, part.records) for part in topic.partitions]) for topic in request.topics
+    ]
+    return request.transactional_id, request.acks, request.timeout_ms, topics
 
 
 def moment(time_ms: int) -> datetime | None:
