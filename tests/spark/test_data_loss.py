@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging import FileHandler, getLogger
@@ -20,7 +21,11 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from quorate.batch import encode_records
+from quorate.client import Cluster
 from quorate.spark.source import QuorateSource, StreamReader
+from tests.cluster.proxied import ProxiedCluster
+from tests.cluster.support import run
 from tests.spark.conftest import TIMEOUT_S, Topic
 from tests.spark.test_batch import numbered
 from tests.spark.test_streaming import Sink, finish, start, wait_until
@@ -137,6 +142,65 @@ def test_partitions_added_under_a_running_query_are_read_from_their_beginning(
         query.stop()
     assert query.exception() is None
     assert sink.values == numbered(20)
+
+
+# ---- a node is behind ----
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_what_the_first_node_does_not_know_yet_keeps_its_place(
+    spark: SparkSession, tmp_path: Path, heard: Path, loss: str
+) -> None:
+    """It is cut off from the others while a partition is added and a topic made, and is asked first, then."""
+
+    async def main() -> None:
+        async with ProxiedCluster(tmp_path) as cluster:
+            cluster.start()
+            async with cluster.client() as client:
+                await cluster.until_registered(client)
+            await asyncio.to_thread(story, cluster)
+
+    def story(cluster: ProxiedCluster) -> None:
+        nodes = [str(cluster.nodes[number].address) for number in (1, 2, 3)]
+        topic, sink = Topic(nodes[0], "events-1", 1), Sink()
+
+        def expect(count: int, *bootstrap: str) -> None:
+            options = {"subscribePattern": "events-.*", "startingOffsets": "earliest", "failOnDataLoss": loss}
+            frame = spark.readStream.format(HEARD).options(bootstrap=",".join(bootstrap), **options).load()
+            writer = frame.writeStream.foreachBatch(sink.write).trigger(processingTime="50 milliseconds")
+            query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+            try:
+                wait_until(lambda: len(sink.values) >= count or not query.isActive, f"{count} records")
+            finally:
+                query.stop()
+            assert query.exception() is None
+            assert sink.values == numbered(count), "each of them once"
+
+        def append(name: str, partition: int, values: list[bytes]) -> None:
+            with Cluster(nodes[0]) as cluster:
+                cluster.produce(name, {partition: encode_records([(None, value) for value in values])})
+
+        append("events-1", 0, numbered(10))
+        expect(10, *nodes)
+        cluster.cut_off(3)
+        Operator(topic).add_partitions(2)
+        append("events-1", 1, numbered(10, 10))
+        Topic(nodes[0], "events-2", 1)
+        append("events-2", 0, numbered(10, 20))
+        expect(30, *nodes[:2])
+        append("events-1", 0, numbered(10, 30))
+        with Cluster(nodes[2]) as behind:
+            assert [(name, len(each.partitions)) for name, each in behind.every_topic().items()] == [
+                ("events-1", 1)
+            ]
+        expect(40, nodes[2])
+        cluster.heal()
+        append("events-1", 1, numbered(10, 40))
+        expect(50, *nodes)
+
+    run(main())
+    assert not heard.exists() or not heard.read_text(encoding="utf-8"), "nothing is lost, and nobody says so"
 
 
 # ---- topics go ----

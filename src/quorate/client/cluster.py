@@ -13,7 +13,6 @@ import random
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -32,10 +31,17 @@ from quorate.client.errors import (
     UnknownTopic,
     Unreachable,
 )
+from quorate.client.requests import (
+    LIST_OFFSETS_VERSION,
+    METADATA_VERSION,
+    PRODUCE_VERSION,
+    metadata_request,
+    offsets_request,
+    produce_request,
+)
 from quorate.client.security import Security
 from quorate.wire import joint
 from quorate.wire.cursor import BadMessage
-from quorate.wire.entities import make
 from quorate.wire.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -43,14 +49,13 @@ from quorate.wire.fetch import (
     WantedPartition,
     WantedTopic,
 )
-from quorate.wire.messages import Api, request_class
+from quorate.wire.messages import Api
 
 EARLIEST, LATEST = -2, -1
 """In place of a timestamp: the first offset that is kept, and the one behind the last that is settled."""
 
-FETCH_VERSION, LIST_OFFSETS_VERSION, METADATA_VERSION = 13, 7, 12
+FETCH_VERSION = 13
 """Fetch from 13 names topics by id: a topic that was created anew is not taken for the old one."""
-PRODUCE_VERSION = 9
 OVER = (
     ErrorCode.invalid_producer_epoch,
     ErrorCode.producer_fenced,
@@ -65,8 +70,10 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5
 SOON_S = 0.5
 """A node that is well answers by then, so others are asked before one is waited for."""
 UNKNOWN_GRACE_S = 1.5
-"""A topic that was just created is not known to every node at once."""
+"""What has just changed (a topic was created, perhaps anew, or has more partitions) is not known to every node at
+once: for so long an answer that lacks something is not believed, and others are asked."""
 NO_LEADER = -1
+NO_COUNTS: Mapping[str, int] = {}
 
 Address = tuple[str, int]
 
@@ -120,6 +127,10 @@ class Cluster:
         self._connections: dict[Address, Connection] = {}
         self._coordinators: dict[str, int] = {}
         """Who answered for an app last."""
+        self._told_by: dict[str, Address] = {}
+        """Which node said what is known of a topic."""
+        self._asked_last: dict[Address, float] = {}
+        """Nodes that did not answer, or whose metadata was no good, by when that was: others are asked before."""
 
     def __enter__(self) -> Self:
         return self
@@ -136,22 +147,17 @@ class Cluster:
 
     # ---- what can be asked ----
 
-    def topics(self, names: Sequence[str]) -> dict[str, TopicInfo]:
-        """What these topics are now; raises UnknownTopic."""
-        return self._find(names, monotonic() + self.timeout_s)
+    def topics(self, names: Sequence[str], counts: Mapping[str, int] = NO_COUNTS) -> dict[str, TopicInfo]:
+        """What these topics are now; raises UnknownTopic and TopicReplaced.
+
+        `counts`: how many partitions topics are known to have. Where an answer has fewer, others are asked for a
+        while, as for a topic that is not known; then it stands.
+        """
+        return self._find(names, monotonic() + self.timeout_s, counts)
 
     def every_topic(self) -> dict[str, TopicInfo]:
-        """All that there are now, without those that the cluster keeps for itself."""
-        tries = self._tries("the topics")
-        while True:
-            tries.next()
-            try:
-                found, _, tries.trouble = self._refresh(None, tries.deadline)
-            except (OSError, BadMessage) as error:
-                tries.trouble = in_words(error)
-                continue
-            if not tries.trouble:
-                return found
+        """All that there are now, without those that the cluster keeps for itself; raises TopicReplaced."""
+        return self._find(None, monotonic() + self.timeout_s)
 
     def expect(self, topic: str, topic_id: bytes) -> None:
         """From now on another topic of this name is a TopicReplaced."""
@@ -160,7 +166,7 @@ class Cluster:
     def expect_any(self, topic: str) -> None:
         """Whichever topic has this name next is the one that is meant."""
         self._ids.pop(topic, None)
-        self._forget(topic)
+        self._topics.pop(topic, None)
 
     def offsets(
         self, topic: str, wanted: Mapping[int, int], *, committed: bool = False
@@ -175,7 +181,7 @@ class Cluster:
         while missing:
             tries.next()
             for leader, numbers in self._by_leader(topic, sorted(missing), tries).items():
-                body = _list_offsets(topic, {number: missing[number] for number in numbers}, committed)
+                body = offsets_request(topic, {number: missing[number] for number in numbers}, committed)
                 try:
                     address = self._address(leader)
                     answer = self._ask(address, Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, body, tries.deadline)
@@ -244,7 +250,9 @@ class Cluster:
         while missing:
             tries.next()
             bodies = {
-                leader: _produce(topic, {number: missing[number] for number in numbers}, transactional_id)
+                leader: produce_request(
+                    topic, {number: missing[number] for number in numbers}, transactional_id, TRY_S
+                )
                 for leader, numbers in self._by_leader(topic, sorted(missing), tries).items()
             }
             for answer in self._ask_each(bodies, Api.PRODUCE, PRODUCE_VERSION, tries):
@@ -357,8 +365,9 @@ class Cluster:
 
     def _by_leader(self, topic: str, numbers: Sequence[int], tries: _Tries) -> dict[int, list[int]]:
         """Partitions by the node that leads them, without those that nobody leads."""
-        if topic not in self._topics:
-            self._find([topic], tries.end)
+        count = max(numbers, default=0) + 1
+        if topic not in self._topics or len(self._topics[topic].partitions) < count:
+            self._find([topic], tries.end, {topic: count})
         partitions = self._topics[topic].partitions
         grouped: dict[int, list[int]] = {}
         for number in numbers:
@@ -370,45 +379,65 @@ class Cluster:
                 tries.trouble = f"{topic}-{number} has no leader"
         return grouped
 
-    def _find(self, names: Sequence[str], end: float) -> dict[str, TopicInfo]:
-        began = monotonic()
-        tries = _Tries(f"topic {', '.join(names)}", self.bootstrap, self.timeout_s, end)
+    def _find(
+        self, names: Sequence[str] | None, end: float, counts: Mapping[str, int] = NO_COUNTS
+    ) -> dict[str, TopicInfo]:
+        """These topics (None: all), as nodes have them that are not behind."""
+        believed_from = math.inf
+        what = "the topics" if names is None else f"topic {', '.join(names)}"
+        tries = _Tries(what, self.bootstrap, self.timeout_s, end)
         while True:
             tries.next()
             try:
-                found, unknown, tries.trouble = self._refresh(names, tries.deadline)
+                seen = self._refresh(names, tries.deadline)
             except (OSError, BadMessage) as error:
                 tries.trouble = in_words(error)
                 continue
-            if unknown and monotonic() - began > UNKNOWN_GRACE_S:
-                raise UnknownTopic(unknown[0])
-            if not unknown and not tries.trouble:
-                return found
+            tries.trouble = seen.trouble
+            now = monotonic()
+            if seen.lacks(counts) and now < (believed_from := min(believed_from, now + UNKNOWN_GRACE_S)):
+                tries.trouble = "whoever answers does not know all of it"
+                self._asked_last[seen.said_by] = now
+            elif seen.unknown:
+                raise UnknownTopic(seen.unknown[0])
+            elif seen.replaced:
+                raise TopicReplaced(seen.replaced[0])
+            elif not seen.trouble:
+                self._note(seen, is_asked_for=names is not None)
+                return seen.found
+
+    def _note(self, seen: _Seen, *, is_asked_for: bool) -> None:
+        self._asked_last.pop(seen.said_by, None)
+        self._topics |= seen.found
+        self._told_by |= dict.fromkeys(seen.found, seen.said_by)
+        if is_asked_for:  # Of what was only seen beside others, anything may become.
+            self._ids = {name: topic.id for name, topic in seen.found.items()} | self._ids
 
     def _forget(self, topic: str) -> None:
-        """Ask anew who leads, next time."""
-        self._topics.pop(topic, None)
+        """Ask anew who leads, next time; and somebody else: a node that is cut off knows of nobody who leads."""
+        if self._topics.pop(topic, None) is not None:
+            self._asked_last[self._told_by[topic]] = monotonic()
 
-    def _refresh(
-        self, names: Sequence[str] | None, deadline: float
-    ) -> tuple[dict[str, TopicInfo], list[str], str]:
-        """Topics that were found (None: all), those that the node does not know, and what is wrong for now."""
-        answer = self.ask_anybody(Api.METADATA, METADATA_VERSION, _metadata(names), deadline)
+    def _refresh(self, names: Sequence[str] | None, deadline: float) -> _Seen:
+        """What the first says who answers."""
+        said_by, answer = self._answer_of_anybody(
+            Api.METADATA, METADATA_VERSION, metadata_request(names), deadline
+        )
         self._nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        found: dict[str, TopicInfo] = {}
-        unknown: list[str] = []
-        trouble = ""
+        seen = _Seen(said_by)
         for topic in answer.topics:
             name = str(topic.name)
             if topic.error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception):
-                unknown.append(name)
-            elif topic.error_code == ErrorCode.none:
-                if names is not None or not topic.is_internal:
-                    found[name] = self._known(_topic_info(topic))
-            else:
-                trouble = self._judge(topic.error_code, name, 0)
-        self._topics |= found
-        return found, unknown, trouble
+                seen.unknown.append(name)
+            elif topic.error_code != ErrorCode.none:
+                seen.trouble = self._judge(topic.error_code, name, 0)
+            elif names is not None or not topic.is_internal:
+                info = _topic_info(topic)
+                if self._ids.get(name, info.id) == info.id:
+                    seen.found[name] = info
+                else:
+                    seen.replaced.append(name)
+        return seen
 
     def ask_anybody(self, api: Api, version: int, body: Any, deadline: float) -> Any:
         """Whoever is connected first; a node that is down costs a refused connection, not the whole time.
@@ -416,6 +445,9 @@ class Cluster:
         One that hangs costs a moment: all are asked to answer soon, and only then is anybody waited for. Then one
         gets its share of the time, and leaves the rest for the others.
         """
+        return self._answer_of_anybody(api, version, body, deadline)[1]
+
+    def _answer_of_anybody(self, api: Api, version: int, body: Any, deadline: float) -> tuple[Address, Any]:
         addresses = self._addresses()
         worst: Exception | None = None
         rounds = [(address, SOON_S) for address in addresses] if len(addresses) > 1 else []
@@ -423,9 +455,12 @@ class Cluster:
         for number, (address, patience_s) in enumerate(rounds):
             share_s = max(left(deadline) / (len(rounds) - number), 0.1)
             try:
-                return self._ask(address, api, version, body, monotonic() + min(share_s, patience_s))
+                return address, self._ask(address, api, version, body, monotonic() + min(share_s, patience_s))
             except (OSError, BadMessage) as error:
                 worst = _worst(worst, address, error)
+                self._asked_last[address] = (
+                    monotonic() + TRY_S
+                )  # That costs more than an answer that is no good.
         assert worst is not None
         raise worst
 
@@ -449,12 +484,25 @@ class Cluster:
         raise worst
 
     def _addresses(self) -> list[Address]:
-        return list(dict.fromkeys([*self._connections, *self._nodes.values(), *self._first]))
+        every = dict.fromkeys([*self._connections, *self._nodes.values(), *self._first])
+        return sorted(every, key=lambda address: self._asked_last.get(address, 0.0))
 
-    def _known(self, topic: TopicInfo) -> TopicInfo:
-        if self._ids.setdefault(topic.name, topic.id) != topic.id:
-            raise TopicReplaced(topic.name)
-        return topic
+
+class _Seen:
+    """What one node says of topics."""
+
+    def __init__(self, said_by: Address) -> None:
+        self.said_by = said_by
+        self.found: dict[str, TopicInfo] = {}
+        self.unknown: list[str] = []
+        self.replaced: list[str] = []
+        """Others have their names now, or had them before: this node may be the one that is behind."""
+        self.trouble = ""
+        """What is wrong for now."""
+
+    def lacks(self, counts: Mapping[str, int]) -> bool:
+        has_fewer = any(len(topic.partitions) < counts.get(name, 0) for name, topic in self.found.items())
+        return bool(self.unknown or self.replaced) or has_fewer
 
 
 class _Tries:
@@ -479,39 +527,6 @@ class _Tries:
         sleep(self._pause_s * random.uniform(0.5, 1.0))
         self._pause_s = min(max(self._pause_s * 2, BACKOFF_MIN_S), BACKOFF_MAX_S)
         self.deadline = min(self.end, monotonic() + TRY_S)
-
-
-# ---- requests ----
-
-
-def _metadata(names: Sequence[str] | None) -> Any:
-    values = {
-        "topics": None if names is None else [{"topic_id": None, "name": name} for name in names],
-        "allow_auto_topic_creation": False,
-        "include_topic_authorized_operations": False,
-    }
-    return make(request_class(Api.METADATA, METADATA_VERSION), values)
-
-
-def _list_offsets(topic: str, wanted: Mapping[int, int], committed: bool) -> Any:
-    partitions = [{"partition_index": number, "timestamp": timestamp} for number, timestamp in wanted.items()]
-    values = {
-        "replica_id": -1,
-        "isolation_level": READ_COMMITTED if committed else READ_UNCOMMITTED,
-        "topics": [{"name": topic, "partitions": partitions}],
-    }
-    return make(request_class(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION), values)
-
-
-def _produce(topic: str, batches: Mapping[int, batch.Buffer], transactional_id: str | None) -> Any:
-    partitions = [{"index": number, "records": bytes(records)} for number, records in batches.items()]
-    values = {
-        "transactional_id": transactional_id,
-        "acks": -1,
-        "timeout": timedelta(seconds=TRY_S),
-        "topic_data": [{"name": topic, "partition_data": partitions}],
-    }
-    return make(request_class(Api.PRODUCE, PRODUCE_VERSION), values)
 
 
 def _topic_info(topic: Any) -> TopicInfo:

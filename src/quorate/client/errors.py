@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class ClientError(Exception):
     """Any of the errors below; str() is one line for a person."""
@@ -65,6 +67,17 @@ class TopicGone(ClientError):
         super().__init__(
             f"topic {topic!r} was read and is not in the cluster any more; what was not read of it is lost: "
             f"set failOnDataLoss to false to go on without it"
+        )
+
+
+class PartitionsGone(ClientError):
+    """Partitions that were being read are not there any more, though their topic is."""
+
+    def __init__(self, topic: str, partitions: Sequence[int]) -> None:
+        named = ", ".join(map(str, partitions))
+        super().__init__(
+            f"partitions {named} of topic {topic!r} were read and are not in the cluster any more; what was not "
+            f"read of them is lost: set failOnDataLoss to false to go on without them"
         )
 
 

@@ -26,7 +26,7 @@ from quorate.batch import (
     decode_headers,
     parse_batch_header,
 )
-from quorate.client.errors import BadAnswer, OffsetsMissing, TopicReplaced, UnknownTopic
+from quorate.client.errors import BadAnswer, OffsetsMissing, TopicReplaced, UnknownPartition, UnknownTopic
 from quorate.client.parts import PADDING, Bytes, Numbers, Parts, follow, parts_of
 from quorate.client.ranges import Range
 from quorate.wire.opening import TooLarge, opened
@@ -58,7 +58,7 @@ def arrow_batches(
             gathered.add(payload)
             if gathered.is_full():
                 yield from gathered.take()
-    except (OffsetsMissing, TopicReplaced, UnknownTopic):
+    except (OffsetsMissing, TopicReplaced, UnknownPartition, UnknownTopic):
         yield from gathered.take()
         raise
     yield from gathered.take()

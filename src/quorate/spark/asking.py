@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from quorate.client.cluster import EARLIEST, LATEST, Cluster, TopicInfo
-from quorate.client.errors import TopicReplaced, UnknownTopic
+from quorate.client.errors import ClientError, TopicGone, TopicReplaced, UnknownTopic
 from quorate.spark.options import (
     EARLIEST_NAME,
     LATEST_NAME,
@@ -27,22 +27,38 @@ class Found(NamedTuple):
     """Topic → its partitions, or those of them that were assigned."""
 
 
-def find(cluster: Cluster, selection: Selection, gone: Callable[[str], None] | None = None) -> Found:
-    """Raises UnknownTopic, UnknownPartition and TopicReplaced. With `gone` the first and last are told instead: one
-    that is not there is left out, one that was created anew is taken as it is now."""
+Known = Mapping[str, Collection[int]]
+"""Topic → partitions of it that a query has read."""
+NOTHING_KNOWN: Known = {}
+
+
+def find(
+    cluster: Cluster,
+    selection: Selection,
+    gone: Callable[[str], None] | None = None,
+    known: Known = NOTHING_KNOWN,
+) -> Found:
+    """Raises UnknownTopic, TopicGone, TopicReplaced and WrongOption. With `gone` the first three are told instead:
+    a topic that is not there is left out, one that was created anew is taken as it is now.
+
+    What is `known` and not in an answer is asked for again for a while: a node that is behind is no loss.
+    Partitions that are not there then are left out.
+    """
     while True:
         try:
-            return _selected(cluster, selection)
+            return _selected(cluster, selection, known)
         except UnknownTopic as error:
+            wrong: ClientError = TopicGone(error.topic) if error.topic in known else error
             if gone is None:
-                raise
-            gone(str(error))
-            selection = _without(selection, error.topic)
+                raise wrong from error
+            gone(str(wrong))
+            selection, known = _without(selection, error.topic), _but(known, error.topic)
         except TopicReplaced as error:
             if gone is None:
                 raise
             gone(str(error))
             cluster.expect_any(error.topic)
+            known = _but(known, error.topic)
 
 
 def selects(selection: Selection, topic: str) -> bool:
@@ -99,23 +115,43 @@ def check_named(
 # ---- helpers ----
 
 
-def _selected(cluster: Cluster, selection: Selection) -> Found:
-    if selection.pattern is not None:
-        every = cluster.every_topic()
-        return _found([topic for topic in every.values() if selects(selection, topic.name)])
+def _selected(cluster: Cluster, selection: Selection, known: Known) -> Found:
     assigned = dict(selection.partitions)
+    counts = {topic: max(numbers, default=-1) + 1 for topic, numbers in {**known, **assigned}.items()}
+    if selection.pattern is not None:
+        return _found(_matching(cluster, selection, counts).values())
     names = selection.topics or tuple(assigned)
     if not names:
         return Found({}, {})
-    found = _found(cluster.topics(names).values())
-    for topic, numbers in assigned.items():
-        for number in numbers:
-            if number not in found.numbers[topic]:
-                raise WrongOption(
-                    f"option 'assign': topic {topic!r} has no partition {number}; it has "
-                    f"{len(found.numbers[topic])}, counted from 0"
-                )
-    return found._replace(numbers={**found.numbers, **assigned})
+    found = _found(cluster.topics(names, counts).values())
+    there = {
+        topic: _there(found, topic, numbers, known.get(topic, ())) for topic, numbers in assigned.items()
+    }
+    return found._replace(numbers={**found.numbers, **there})
+
+
+def _matching(cluster: Cluster, selection: Selection, counts: Mapping[str, int]) -> dict[str, TopicInfo]:
+    found = {name: topic for name, topic in cluster.every_topic().items() if selects(selection, name)}
+    lacking = [
+        name for name, count in counts.items() if name not in found or len(found[name].partitions) < count
+    ]
+    return found | cluster.topics(lacking, counts) if lacking else found
+
+
+def _there(found: Found, topic: str, assigned: tuple[int, ...], known: Collection[int]) -> tuple[int, ...]:
+    """A number that never was one is a mistake; one that was there and is gone is told by whoever knew it."""
+    numbers = found.numbers[topic]
+    for number in assigned:
+        if number not in numbers and number not in known:
+            raise WrongOption(
+                f"option 'assign': topic {topic!r} has no partition {number}; it has {len(numbers)}, counted "
+                f"from 0"
+            )
+    return tuple(number for number in assigned if number in numbers)
+
+
+def _but(known: Known, topic: str) -> Known:
+    return {name: numbers for name, numbers in known.items() if name != topic}
 
 
 def _found(topics: Iterable[TopicInfo]) -> Found:

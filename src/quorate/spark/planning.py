@@ -72,6 +72,12 @@ def at_least(positions: Positions, least: Positions) -> Positions:
     }
 
 
+def with_others(positions: Positions, others: Positions) -> Positions:
+    """And what only `others` has: partitions that are not there now, where reading them would go on."""
+    topics = {**positions, **others}
+    return {topic: {**others.get(topic, {}), **positions.get(topic, {})} for topic in topics}
+
+
 def at_most(positions: Positions, most: Positions) -> Positions:
     """Partitions that `most` does not know did not exist then: nothing of them is read."""
     return {

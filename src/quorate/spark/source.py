@@ -42,7 +42,14 @@ from pyspark.sql.types import (
 )
 
 from quorate.client.cluster import Cluster
-from quorate.client.errors import ClientError, OffsetsMissing, TopicGone, TopicReplaced, UnknownTopic
+from quorate.client.errors import (
+    ClientError,
+    OffsetsMissing,
+    PartitionsGone,
+    TopicReplaced,
+    UnknownPartition,
+    UnknownTopic,
+)
 from quorate.client.groups import set_positions
 from quorate.client.ranges import Range, batches_between
 from quorate.client.records import arrow_batches
@@ -69,6 +76,7 @@ from quorate.spark.planning import (
     joined,
     limited,
     read_stream_offset,
+    with_others,
 )
 from quorate.spark.values import BAD_VALUE, RAW, raw_schema, typed
 
@@ -235,7 +243,7 @@ def read_records(options: Options, rows: pa.Schema, partition: RangePartition) -
                 say_lost(missing)
                 # What is lost may end inside a batch: nothing before that place is handed on.
                 wanted = wanted._replace(first=missing.end)
-            except (TopicReplaced, UnknownTopic) as error:
+            except (TopicReplaced, UnknownPartition, UnknownTopic) as error:
                 if options.fail_on_data_loss:
                     raise
                 say_lost(f"what was not read of {wanted}: {error}")
@@ -288,6 +296,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target_ids: Mapping[str, str] = {}
         """… and of which topics these are the offsets."""
         self._seen: Positions = {}
+        self._missed: list[str] = []
+        """Topics that were read, are gone, and that has been said: nobody waits for them again."""
         self._planned_at = -inf
         self._reported: Positions = {}
 
@@ -301,14 +311,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begun = read_stream_offset(start)
-        self._report(begun)
         found = self._found(begun)
+        self._report(begun, found)
         fresh = self._fresh(begun, found)
         begin = begin_of(begun._replace(is_initial=False), StreamOffset({}, found.ids, first_start=fresh))
         end = self._latest(found)
         if self._target is not None:
             end = at_most(end, self._target)
-        end = at_least(end, begin)
+        end = with_others(at_least(end, begin), begin)
         if not (available := count_between(begin, end)) or self._waits_for_more(available, limit):
             return start
         if isinstance(limit, ReadMaxRows):
@@ -349,7 +359,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = connected(options)
         return self._cluster
 
-    def _report(self, begun: StreamOffset) -> None:
+    def _report(self, begun: StreamOffset, found: Found) -> None:
         """How far the query is, for whoever watches its group; nothing is read from there.
 
         Spark asks for the next batch when the one before is done. Its `commit` would not hear of the last one.
@@ -357,7 +367,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group, positions = self.options.group, begun.positions
         if not group or begun.is_initial or positions == self._reported:
             return
-        flat = {(topic, number): at for topic, parts in positions.items() for number, at in parts.items()}
+        there = {(topic, number) for topic, numbers in found.numbers.items() for number in numbers}
+        every = {(topic, number): at for topic, parts in positions.items() for number, at in parts.items()}
+        flat = {each: at for each, at in every.items() if each in there}
         try:
             set_positions(self.cluster, group, flat)
             self._reported = positions
@@ -365,21 +377,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             LOG.warning("the positions of group %r are not written: %s", group, error)
 
     def _found(self, begun: StreamOffset) -> Found:
-        """What there is to read now. What was read and is no more is data loss, unless nobody wants it any more."""
+        """What there is to read now. What was read and is no more is data loss, unless nobody wants it any more.
+
+        Where loss is accepted, its id is among those found, so that the offset keeps its place: what comes back is
+        read on from there, and not again.
+        """
         for topic, topic_id in begun.ids.items():
             self.cluster.expect(topic, bytes.fromhex(topic_id))
-        found = find(self.cluster, self.options.selection, self._gone())
-        for topic in begun.positions:
-            if topic not in found.ids and selects(self.options.selection, topic):
+        known = {
+            topic: self._wanted(topic, parts)
+            for topic, parts in begun.positions.items()
+            if selects(self.options.selection, topic)
+        }
+        looked_for = {topic: numbers for topic, numbers in known.items() if topic not in self._missed}
+        found = find(self.cluster, self.options.selection, self._gone(), looked_for)
+        self._missed = [topic for topic in known if topic not in found.ids]
+        for topic, numbers in known.items():
+            there = found.numbers.get(topic, ())
+            lost = [number for number in numbers if number not in there]
+            if lost and found.ids.get(topic) == begun.ids[topic]:
                 if self.options.fail_on_data_loss:
-                    raise TopicGone(topic)
-                say_lost(TopicGone(topic))
+                    raise PartitionsGone(topic, lost)
+                say_lost(PartitionsGone(topic, lost))
+        found = found._replace(ids={topic: begun.ids[topic] for topic in self._missed} | found.ids)
+        for topic in begun.positions:
             if begun.ids.get(topic) != found.ids.get(topic):
                 # Offsets of another topic say nothing about this one.
                 self._seen.pop(topic, None)
                 if self._target is not None and self._target_ids.get(topic) != found.ids.get(topic):
                     self._target.pop(topic, None)
         return found
+
+    def _wanted(self, topic: str, parts: Mapping[int, int]) -> list[int]:
+        assigned = dict(self.options.selection.partitions).get(topic)
+        return sorted(number for number in parts if assigned is None or number in assigned)
 
     def _gone(self) -> Callable[[str], None] | None:
         return None if self.options.fail_on_data_loss else say_lost

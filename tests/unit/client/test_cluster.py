@@ -244,6 +244,72 @@ def test_a_node_that_hangs_is_not_waited_for_while_another_answers(monkeypatch: 
         assert monotonic() - began < 20  # Half of the time would be its share.
 
 
+# ---- nodes that are behind ----
+
+
+@pytest.mark.parametrize(
+    "lacks",
+    [{"known": False}, {"topic_id": OTHER_ID}, {"partitions_count": 1}],
+    ids=["the topic", "that it was made anew", "a partition"],
+)
+def test_of_what_a_node_does_not_know_yet_another_is_asked(lacks: dict[str, Any]) -> None:
+    """The one that is behind never learns it: nobody but another can say it."""
+    current: dict[str, Any] = {"partitions_count": 2}
+    with (
+        ScriptedNode(lambda frame: metadata(frame, other, **{**current, **lacks})) as behind,
+        ScriptedNode(lambda frame: metadata(frame, other, **current)) as other,
+        Cluster(f"{behind.bootstrap},{other.bootstrap}") as cluster,
+    ):
+        cluster.expect("events", TOPIC_ID)
+        (topic,) = cluster.topics(["events"], {"events": 2}).values()
+        assert (topic.id, len(topic.partitions)) == (TOPIC_ID, 2)
+        assert behind.asked == other.asked == [Api.METADATA]
+        cluster.topics(["events"], {"events": 2})
+        assert len(other.asked) == 2, "the one that was behind is not the first to be asked"
+
+
+def test_where_one_node_knows_of_no_leader_another_is_asked() -> None:
+    """One that is cut off goes on answering, and does not learn who leads."""
+
+    def answer(frame: Frame) -> Answer:
+        return metadata(frame, other) if frame.api == Api.METADATA else offsets(frame, 3)
+
+    with (
+        ScriptedNode(lambda frame: metadata(frame, None)) as cut_off,
+        ScriptedNode(answer) as other,
+        Cluster(f"{cut_off.bootstrap},{other.bootstrap}") as cluster,
+    ):
+        assert cluster.offsets("events", {0: LATEST}) == {0: 3}
+    assert cut_off.asked == [Api.METADATA]
+
+
+def test_a_partition_that_one_node_does_not_know_yet_is_fetched_from() -> None:
+    def answer(frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return metadata(frame, node, partitions_count=min(node.asked.count(Api.METADATA), 2))
+        return offsets(frame, 3, 4)
+
+    with ScriptedNode(answer) as node, Cluster(node.bootstrap) as cluster:
+        assert cluster.offsets("events", {1: LATEST}) == {1: 4}
+
+
+def test_fewer_partitions_stand_where_all_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorate.client.cluster.UNKNOWN_GRACE_S", 0.1)
+    with ScriptedNode(lambda frame: metadata(frame, node)) as node, Cluster(node.bootstrap) as cluster:
+        (topic,) = cluster.topics(["events"], {"events": 2}).values()
+    assert len(topic.partitions) == 1
+    assert len(node.asked) > 1
+
+
+def test_a_topic_that_nobody_asked_for_may_be_made_anew() -> None:
+    ids = [TOPIC_ID, OTHER_ID]
+    with (
+        ScriptedNode(lambda frame: metadata(frame, node, topic_id=ids.pop(0), every="events")) as node,
+        Cluster(node.bootstrap) as cluster,
+    ):
+        assert [cluster.every_topic()["events"].id for _ in range(2)] == [TOPIC_ID, OTHER_ID]
+
+
 # ---- producing ----
 
 

@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
-from quorate.client import TopicGone, TopicReplaced, UnknownTopic
+from quorate.client import PartitionsGone, TopicGone, TopicReplaced, cluster
+from quorate.spark import source
 from quorate.spark.options import WrongOption
 from quorate.spark.source import QuorateSource, RangePartition, StreamReader
 from quorate.wire.messages import Api
@@ -26,18 +27,22 @@ class Node:
         self.topic_id = TOPIC_ID
         self.known = True
         self.name = "t"
+        self.behind: list[int] = []
+        """How many partitions the next answers know of, before all of them are told again."""
         self.scripted = ScriptedNode(self.answer)
         self.readers: list[StreamReader] = []
 
     def answer(self, frame: Frame) -> Answer:
         if frame.api == Api.METADATA:
-            count = len(self.ends)
+            count = self.behind.pop(0) if self.behind else len(self.ends)
+            topics = frame.body.topics
+            known = self.known and count > 0 and (topics is None or topics[0].name == self.name)
             return metadata(
                 frame,
                 self.scripted,
                 topic_id=self.topic_id,
                 partitions_count=count,
-                known=self.known,
+                known=known,
                 every=self.name,
             )
         earliest = frame.body.topics[0].partitions[0].timestamp == -2
@@ -45,7 +50,8 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setattr(cluster, "UNKNOWN_GRACE_S", 0.3)
     node = Node()
     with node.scripted:
         yield node
@@ -233,7 +239,7 @@ def test_another_topic_of_that_name_is_read_from_its_beginning_where_loss_is_acc
 def test_a_topic_that_is_gone_is_data_loss(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     end = reader(node, startingOffsets="earliest").initialOffset()
     node.known = False
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(TopicGone):
         reader(node).latestOffset(end, ALL)
     assert reader(node, failOnDataLoss="false").latestOffset(end, ALL) == end
     assert "data loss" in caplog.text
@@ -252,5 +258,90 @@ def test_topics_are_matched_anew_and_missed(node: Node) -> None:
     lossy = reader(node, **matching, failOnDataLoss="false")
     later = lossy.latestOffset(end, ALL)
     assert later["users"] == {"0": 10}
-    assert "t" not in later
+    assert later["t"] == {"0": 10}, "where reading it would go on"
     assert ranges(lossy, end, later) == [(0, 10)]
+    asked = len(node.scripted.asked)
+    assert lossy.latestOffset(later, ALL) == later
+    assert len(node.scripted.asked) == asked + 2, "what is gone and was told is not looked for again"
+    node.name, node.topic_id, node.ends = "t", TOPIC_ID, [12]
+    back = lossy.latestOffset(later, ALL)
+    assert ranges(lossy, later, back) == [(10, 12)], "what comes back is not read twice"
+    assert back["users"] == {"0": 10}
+
+
+# ---- answers that lack something ----
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+@pytest.mark.parametrize("known", [0, 1], ids=["topic", "partition"])
+@pytest.mark.parametrize(
+    "selection",
+    [{}, {"subscribe": "", "subscribePattern": "t"}, {"subscribe": "", "assign": '{"t": [0, 1]}'}],
+    ids=["subscribe", "pattern", "assign"],
+)
+def test_a_node_that_is_behind_is_no_loss(
+    node: Node, caplog: pytest.LogCaptureFixture, selection: dict[str, str], known: int, loss: str
+) -> None:
+    node.ends = [10, 10]
+    stream = reader(node, startingOffsets="earliest", failOnDataLoss=loss, **selection)
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    node.ends, node.behind = [12, 10], [known, known]
+    later = stream.latestOffset(end, ALL)
+    assert not node.behind
+    assert later["t"] == {"0": 12, "1": 10}
+    assert ranges(stream, end, later) == [(10, 12)]
+    assert not caplog.records
+
+
+def test_partitions_that_vanish_are_data_loss(node: Node) -> None:
+    node.ends = [10, 10]
+    end = reader(node, startingOffsets="earliest").initialOffset()
+    node.ends = [12]
+    with pytest.raises(
+        PartitionsGone, match="partitions 1 of topic 't' were read and are not in the cluster"
+    ):
+        reader(node).latestOffset(end, ALL)
+
+
+@pytest.mark.parametrize("selection", ["subscribe", "assign"])
+def test_where_loss_is_accepted_a_partition_that_comes_back_is_not_read_twice(
+    node: Node, caplog: pytest.LogCaptureFixture, selection: str
+) -> None:
+    chosen = {"subscribe": "", "assign": '{"t": [0, 1]}'} if selection == "assign" else {}
+    node.ends = [10, 10]
+    stream = reader(node, startingOffsets="earliest", failOnDataLoss="false", **chosen)
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    node.ends = [12]
+    without = stream.latestOffset(end, ALL)
+    assert without["t"] == {"0": 12, "1": 10}
+    assert ranges(stream, end, without) == [(10, 12)]
+    assert "data loss" in caplog.text
+    assert "partitions 1 of topic 't' were read" in caplog.text
+    node.ends = [12, 15]
+    back = reader(node, failOnDataLoss="false", **chosen).latestOffset(without, ALL)
+    assert ranges(stream, without, back) == [(10, 15)]
+
+
+@pytest.mark.parametrize("count", [1, 0], ids=["partition", "topic"])
+def test_a_limit_keeps_the_place_of_what_is_gone(node: Node, count: int) -> None:
+    matching = {"subscribe": "", "subscribePattern": "t|u", "failOnDataLoss": "false"}
+    node.ends = [10, 10]
+    stream = reader(node, startingOffsets="earliest", **matching)
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    if count:
+        node.ends = [20]
+    else:
+        node.name, node.topic_id, node.ends = "u", OTHER_ID, [20]
+    later = stream.latestOffset(end, ReadMaxRows(3))
+    assert later["t"] == {"0": 13 if count else 10, "1": 10}
+
+
+def test_the_group_hears_of_what_is_there(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[tuple[str, int], int]] = []
+    monkeypatch.setattr(source, "set_positions", lambda _cluster, _group, flat: told.append(flat))
+    node.ends = [10, 10]
+    stream = reader(node, startingOffsets="earliest", failOnDataLoss="false", groupId="g")
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    node.ends = [10]
+    assert stream.latestOffset(end, ALL) == end
+    assert told == [{("t", 0): 10}]
