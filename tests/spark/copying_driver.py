@@ -77,9 +77,14 @@ def end_node() -> None:
 
 
 def stand_still() -> None:
+    wait_for("reached committed")
+    note("late goes on")
+
+
+def wait_for(words: str) -> None:
     deadline = time.monotonic() + LATE_S
-    while "reached committed" not in Path(GIVEN["notes"]).read_text(encoding="utf-8"):
-        assert time.monotonic() < deadline, "nobody else was committed"
+    while words not in (noted := Path(GIVEN["notes"]).read_text(encoding="utf-8")):
+        assert time.monotonic() < deadline, f"nobody noted {words!r}: {noted}"
         time.sleep(POLL_S)
 
 
@@ -114,7 +119,7 @@ class BreakingWriter(StreamWriter):
         try:
             message = super().write(self._in_halves(iterator))
         except BaseException as error:
-            note(who, "raised", type(error).__name__)
+            note(who, "raised", type(error).__name__, error)
             raise
         reached("staged")
         note(who, "ended")
@@ -155,6 +160,8 @@ def main() -> None:
         writer = writer.option("topic", GIVEN["target"]).option("checkpointLocation", GIVEN["checkpoint"])
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
+        # With the session the executors end, and whoever is late there.
+        wait_for(GIVEN["awaits"])
 
 
 if __name__ == "__main__":
