@@ -27,7 +27,11 @@ PRODUCED_TOGETHER = 500
 """Records that a producer sends as one batch: far too few for one of Arrow."""
 
 
-def counting_source() -> type[QuorateSource]:
+STREAM_ROWS, STREAMS = 20_000, 12
+"""Of a value that is an Arrow stream; and values in a partition."""
+
+
+def counting_source(everything: StructType) -> type[QuorateSource]:
     """`format("quorate")` as executors run it, and of each Arrow batch only how many rows it has.
 
     Made in a function, as Spark's workers cannot import tests: what is made here is carried to them.
@@ -49,8 +53,6 @@ def counting_source() -> type[QuorateSource]:
             return "task long, number long, rows long"
 
         def reader(self, schema: StructType) -> DataSourceReader:
-            everything = QuorateSource(self.options).schema()
-            assert isinstance(everything, StructType)
             return CountingReader(self.parsed, everything)
 
     return CountingSource
@@ -85,13 +87,36 @@ def topic(make_topic: MakeTopic) -> Topic:
 def test_arrow_batches_of_executors_have_some_ten_thousand_rows_each(
     spark: SparkSession, topic: Topic
 ) -> None:
-    spark.dataSource.register(counting_source())
-    frame = spark.read.format("quorate-counting").options(**topic.options()).load()
-    told = frame.orderBy("task", "number").collect()
-    tasks = [[row["rows"] for row in rows] for _, rows in groupby(told, lambda row: row["task"])]
+    tasks = sizes(spark, topic.options())
     assert len(tasks) == PARTITIONS
     for rows in tasks:
         check(rows)
+
+
+@pytest.mark.parametrize("bad", [{}, {"badRecords": "column"}], ids=["error", "column"])
+def test_a_value_of_many_rows_does_not_become_a_batch_of_all_of_them(
+    spark: SparkSession, make_topic: MakeTopic, bad: dict[str, str]
+) -> None:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"number": range(STREAM_ROWS)})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    topic = make_topic(PARTITIONS)
+    for partition in range(PARTITIONS):
+        value = sink.getvalue().to_pybytes()
+        topic.send([{"value": value, "partition": partition}] * STREAMS)
+    tasks = sizes(spark, topic.options(valueFormat="arrow", valueSchema="number long", **bad))
+    assert len(tasks) == PARTITIONS
+    for rows in tasks:
+        check(rows, STREAMS * STREAM_ROWS)
+
+
+def sizes(spark: SparkSession, options: dict[str, str]) -> list[list[int]]:
+    """Of each task's Arrow batches, in their order."""
+    schema = spark.read.format("quorate").options(**options).load().schema
+    spark.dataSource.register(counting_source(schema))
+    told = spark.read.format("quorate-counting").options(**options).load().orderBy("task", "number").collect()
+    return [[row["rows"] for row in rows] for _, rows in groupby(told, lambda row: row["task"])]
 
 
 def test_arrow_batches_of_a_planned_task_are_the_log_in_its_order(topic: Topic) -> None:
@@ -108,8 +133,8 @@ def test_arrow_batches_of_a_planned_task_are_the_log_in_its_order(topic: Topic) 
         assert values == list(range(ROWS))
 
 
-def check(rows: list[int]) -> None:
-    assert sum(rows) == ROWS
+def check(rows: list[int], count: int = ROWS) -> None:
+    assert sum(rows) == count
     assert all(FEWEST <= each <= MOST for each in rows[:-1]), rows
     assert 1 <= rows[-1] <= MOST
     assert len(rows) > 1, "one that is not the last"

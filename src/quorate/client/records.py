@@ -64,6 +64,15 @@ def arrow_batches(
     yield from gathered.take()
 
 
+def divided(whole: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Pieces of one size, with ROWS_MAX rows at most."""
+    pieces_count = -(-whole.num_rows // ROWS_MAX)
+    if pieces_count:
+        piece_rows = -(-whole.num_rows // pieces_count)
+        for first in range(0, whole.num_rows, piece_rows):
+            yield whole.slice(first, piece_rows)
+
+
 class _Piece(NamedTuple):
     payload: Buffer
     header: BatchHeader
@@ -114,11 +123,7 @@ class _Gathered:
                 columns = [_COLUMNS[field.name](rows, field.type) for field in self.schema]
             except BadBatch as error:
                 raise self._bad(together[0].header, error) from error
-            whole = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-            pieces_count = -(-whole.num_rows // ROWS_MAX)
-            piece_rows = -(-whole.num_rows // pieces_count)
-            for first in range(0, whole.num_rows, piece_rows):
-                yield whole.slice(first, piece_rows)
+            yield from divided(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def _opened(self, pieces: list[_Piece]) -> _Rows:
         content = b"".join([*(piece.payload for piece in pieces), PADDING])

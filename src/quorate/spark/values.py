@@ -16,6 +16,10 @@ import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
 from quorate.client.errors import BadAnswer
+from quorate.client.parts import Numbers
+from quorate.client.records import ROWS_TARGET, divided
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 RAW, JSON, ARROW = "raw", "json", "arrow"
 BAD_VALUE = "badValue"
@@ -24,11 +28,10 @@ SAID_BYTES = 80
 
 
 class BadValue(BadAnswer):
-    def __init__(self, where: str, form: str, value: bytes) -> None:
+    def __init__(self, wrong: str, value: bytes) -> None:
         shown = value[:SAID_BYTES].decode("utf-8", "replace")
         super().__init__(
-            f"{where}: a value is not {form} of the schema: {shown!r}; mend it, or set badRecords to column, "
-            f"which keeps it apart"
+            f"{wrong} of the schema: {shown!r}; mend it, or set badRecords to column, which keeps it apart"
         )
 
 
@@ -43,61 +46,91 @@ def typed(
 ) -> Iterator[pa.RecordBatch]:
     """The same rows with their values read; of an Arrow stream, a row for each of its rows."""
     kind = schema.field(VALUE).type
-    for batch in batches:
-        raw = batch.column(VALUE)
-        if form == JSON:
-            values, bad = parse_json(raw, kind)
-            rows = None
+    if form == JSON:
+        for batch in batches:
+            values, bad = parse_json(batch.column(VALUE), kind)
+            yield _opened(batch, None, values, bad, schema, f"{where}: a value is not {form}")
+    else:
+        yield from _evened(
+            _opened(batch, rows, values, bad, schema, f"{where}: a value is not {form}")
+            for batch in batches
+            for values, bad, rows in parse_arrow(batch.column(VALUE), kind)
+        )
+
+
+def _opened(
+    batch: pa.RecordBatch, rows: Numbers | None, values: pa.Array, bad: Flags, schema: pa.Schema, wrong: str
+) -> pa.RecordBatch:
+    """With such values; `rows`: which row of the batch each is of, where that is not the same one.
+
+    Only bad values are taken as they came: as often as they have rows, the others may be more than memory holds.
+    """
+    raw = batch.column(VALUE)
+    of = np.arange(batch.num_rows) if rows is None else rows
+    if bad.any() and BAD_VALUE not in schema.names:
+        raise BadValue(wrong, raw[int(of[np.flatnonzero(bad)[0]])].as_py())
+    columns = []
+    for field in schema:
+        if field.name == VALUE:
+            columns.append(values)
+        elif field.name == BAD_VALUE:
+            columns.append(raw.take(pa.array(of, mask=~bad)))
         else:
-            values, bad, rows = parse_arrow(raw, kind)
-        if bad.any() and BAD_VALUE not in schema.names:
-            at = np.flatnonzero(bad)[0]
-            raise BadValue(where, form, raw[int(at if rows is None else rows[at])].as_py())
-        others = batch if rows is None else batch.take(pa.array(rows))
-        columns = []
-        for field in schema:
-            if field.name == VALUE:
-                columns.append(values)
-            elif field.name == BAD_VALUE:
-                columns.append(pc.if_else(pa.array(bad), others.column(VALUE), pa.scalar(None, pa.binary())))
-            else:
-                columns.append(others.column(field.name))
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            column = batch.column(field.name)
+            columns.append(column if rows is None else column.take(pa.array(rows)))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def parse_json(raw: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.bool_]]]:
+def _evened(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, some ten thousand at a time, however many a value has."""
+    gathered: list[pa.RecordBatch] = []
+    for batch in batches:
+        gathered.append(batch)
+        if sum(each.num_rows for each in gathered) >= ROWS_TARGET:
+            yield from divided(pa.concat_batches(gathered))
+            gathered = []
+    if gathered:
+        yield from divided(pa.concat_batches(gathered))
+
+
+def parse_json(raw: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Flags]:
     """The values, null where there is none or it is bad; and which are bad."""
     bad = np.zeros(len(raw), np.bool_)
     lines = pc.binary_join_element_wise(b'{"v":', raw.fill_null(b"null"), b"}\n", b"")
     return pa.concat_arrays(_read_lines(lines, 0, kind, bad)), bad
 
 
-def parse_arrow(raw: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Any, Any]:
-    """The rows of all streams, which of them stand for a value that is none, and the value that each row is of."""
+def parse_arrow(raw: pa.Array, kind: pa.DataType) -> Iterator[tuple[pa.Array, Flags, Numbers]]:
+    """The rows of all streams, which of them stand for a value that is none, and the value that each row is of.
+
+    As soon as there are many, so that no more are in memory than a value has.
+    """
     parts: list[pa.Array] = []
-    counts: list[int] = []
     bad: list[bool] = []
-    for value in raw:
-        rows, is_bad = None, False
-        if value.is_valid:
-            try:
-                table = pa.ipc.open_stream(value.as_buffer()).read_all()
-                columns = [table.column(field.name).cast(field.type).combine_chunks() for field in kind]
-                whole = [
-                    each if isinstance(each, pa.Array) else pa.concat_arrays(each.chunks) for each in columns
-                ]
-                rows = pa.StructArray.from_arrays(whole, fields=list(kind))
-            except (pa.ArrowException, KeyError, OSError):
-                is_bad = True
+    first = rows_count = 0
+    for at, value in enumerate(raw, start=1):
+        rows = _rows_of(value, kind) if value.is_valid else None
         parts.append(pa.nulls(1, kind) if rows is None else rows)
-        counts.append(len(parts[-1]))
-        bad.append(is_bad)
-    return pa.concat_arrays(parts), np.repeat(bad, counts), np.repeat(np.arange(len(raw)), counts)
+        bad.append(rows is None and value.is_valid)
+        rows_count += len(parts[-1])
+        if rows_count >= ROWS_TARGET or at == len(raw):
+            counts = [len(part) for part in parts]
+            yield pa.concat_arrays(parts), np.repeat(bad, counts), np.repeat(np.arange(first, at), counts)
+            parts, bad, first, rows_count = [], [], at, 0
 
 
-def _read_lines(
-    lines: pa.Array, first: int, kind: pa.DataType, bad: np.ndarray[Any, np.dtype[np.bool_]]
-) -> list[pa.Array]:
+def _rows_of(value: pa.Scalar, kind: pa.DataType) -> pa.Array | None:
+    """None: it is no stream of such rows."""
+    try:
+        table = pa.ipc.open_stream(value.as_buffer()).read_all()
+        columns = [table.column(field.name).cast(field.type).combine_chunks() for field in kind]
+        whole = [each if isinstance(each, pa.Array) else pa.concat_arrays(each.chunks) for each in columns]
+        return pa.StructArray.from_arrays(whole, fields=list(kind))
+    except (pa.ArrowException, KeyError, OSError):
+        return None
+
+
+def _read_lines(lines: pa.Array, first: int, kind: pa.DataType, bad: Flags) -> list[pa.Array]:
     """A line each is a value each: none can hold what ends a line, so that as many values are these."""
     content = b"".join(lines.to_pylist())
     options = pa_json.ParseOptions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -102,3 +103,29 @@ def test_an_arrow_stream_is_as_many_rows_as_it_has() -> None:
         (2, None, b"nonsense"),
         (4, None, good[:40]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("streams_count", "rows_count"),
+    [(3, 200_000), (40, 20_000), (700, 300), (100_000, 1), (40_000, 0)],
+    ids=lambda count: f"{count:,}",
+)
+def test_rows_of_streams_come_some_ten_thousand_at_a_time(streams_count: int, rows_count: int) -> None:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"a": range(rows_count), "b": ["x"] * rows_count})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    many = batch(*[sink.getvalue().to_pybytes()] * streams_count)
+    divided = [many.slice(first, 30_000) for first in range(0, streams_count, 30_000)]
+    found = list(typed(divided, SCHEMA, "arrow", "t-0"))
+    sizes = [each.num_rows for each in found]
+    assert sum(sizes) == streams_count * rows_count
+    assert all(8_000 <= size <= 64 << 10 for size in sizes[:-1]), sizes
+    assert all(0 < size <= 64 << 10 for size in sizes), sizes
+    if not found:
+        return
+    rows = pa.Table.from_batches(found)
+    rows.validate(full=True)
+    assert rows["badValue"].null_count == len(rows)
+    numbers = rows["value"].combine_chunks().field("a").to_numpy()
+    assert (numbers == np.arange(len(rows)) % rows_count).all()
