@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -178,6 +178,20 @@ def test_a_job_that_began_where_another_has_been_since_adds_nothing(job: Job) ->
     assert sorted(value for _, _, value in job.rows()) == numbered(100)
     assert job.run().rows_count == 100
     assert sorted(value for _, _, value in job.rows()) == numbered(200)
+
+
+def test_a_partition_that_comes_as_a_job_begins_is_kept_from_its_beginning(job: Job) -> None:
+    job.topic.produce(numbered(100))
+    tiering = Tiering(job.lake, {"kafka.bootstrap.servers": job.topic.bootstrap}, (job.topic.name,))
+    with Cluster(job.topic.bootstrap) as cluster:
+        start = tiering.begin(cluster)
+    admin = AdminClient({"bootstrap.servers": job.topic.bootstrap})
+    admin.create_partitions([NewPartitions(job.topic.name, 3)])[job.topic.name].result(TIMEOUT_S)
+    job.topic.send([{"value": value, "partition": 2} for value in numbered(50, 100)])
+    tiering.run(job.spark, start)
+    assert sorted(value for _, _, value in job.rows()) == numbered(150)
+    assert job.run().rows_count == 0
+    assert job.values() == numbered(150)
 
 
 def test_compacted_topics_are_not_tiered(spark: SparkSession, cluster: DemoCluster, tmp_path: Path) -> None:

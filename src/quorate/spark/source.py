@@ -286,6 +286,9 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in a process of the driver, as long as its query; only `read` runs elsewhere."""
 
+    unnamed = LATEST_NAME
+    """Where a query begins that is not told, and partitions that its JSON does not name."""
+
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.row_schema = schema
@@ -303,9 +306,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._initial is None:
-            starting = LATEST_NAME if self.options.starting is None else self.options.starting
+            starting = self.unnamed if self.options.starting is None else self.options.starting
             found = find(self.cluster, self.options.selection)
-            positions = resolve(self.cluster, found, starting, "startingOffsets", unnamed=LATEST_NAME)
+            positions = resolve(self.cluster, found, starting, "startingOffsets", unnamed=self.unnamed)
             self._initial = StreamOffset(positions, found.ids, is_initial=True)
         return self._initial.to_json()
 

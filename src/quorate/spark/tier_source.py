@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from quorate.spark.options import EARLIEST_NAME
 from quorate.spark.source import QuorateSource, RangePartition, StreamReader, read_records
 
 NAME = "quorate_tier"
@@ -36,6 +37,9 @@ class TierSource(QuorateSource):
 
 
 class TierReader(StreamReader):
+    unnamed = EARLIEST_NAME
+    """A partition that came when the job had looked where tables end: nothing of it is there."""
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
             return  # Spark plans one task without a value when there is nothing to read.
