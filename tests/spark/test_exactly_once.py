@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,9 +45,10 @@ TRANSACTION = 1
 """The type of key, for whoever asks for a coordinator."""
 WORKERS = ("127.0.0.2", "127.0.0.3")
 """Spark never speculates on a host that has an attempt already; addresses are hosts to it."""
-
+COPY = "copy"
+SKIPPED = re.compile(r"number (\d+) is already in, and its (\d+) rows are not written again")
 LOSER = re.compile(
-    r"task (\d+) attempt 1 ended\n.*reached committed\nlate goes on\n"
+    r"task (\d+) attempt [1-9]\d* ended\n.*reached committed\nlate goes on\n"
     r".*task \1 attempt 0 raised AttemptOver [^\n]+this attempt is over \(\w+\)",
     re.DOTALL,
 )
@@ -68,10 +70,17 @@ class Story:
         process: int = 0,
         settings: dict[str, str] | None = None,
         awaits: str = "",
+        checkpoint: str = "checkpoint",
     ) -> int:
         """One driver until all that is there is copied, and this is noted, or until it dies; its exit code."""
         with self.started(
-            master=master, at=at, does=does, process=process, settings=settings, awaits=awaits
+            master=master,
+            at=at,
+            does=does,
+            process=process,
+            settings=settings,
+            awaits=awaits,
+            checkpoint=checkpoint,
         ) as driver:
             return driver.wait(RUN_S)
 
@@ -86,6 +95,7 @@ class Story:
         process: int = 0,
         settings: dict[str, str] | None = None,
         awaits: str = "",
+        checkpoint: str = "checkpoint",
     ) -> Iterator[subprocess.Popen[bytes]]:
         """A driver that is gone at the end of the block. What it says goes to a file of this name."""
         given = {
@@ -94,7 +104,7 @@ class Story:
             "bootstrap": self.source.bootstrap,
             "source": self.source.name,
             "target": self.target.name,
-            "checkpoint": str(self.directory / "checkpoint"),
+            "checkpoint": str(self.directory / checkpoint),
             "notes": str(self.notes),
             "flag": str(self.directory / "flag"),
             "at": at,
@@ -130,6 +140,13 @@ class Story:
                 for number, value in enumerate(numbered(count, first))
             ]
         )
+
+    def copy_checkpoint(self) -> None:
+        shutil.copytree(self.directory / "checkpoint", self.directory / COPY)
+
+    def skipped(self) -> list[tuple[int, int]]:
+        """Which batches drivers said to be in already, and how many rows they had."""
+        return [(int(number), int(rows)) for number, rows in SKIPPED.findall(self.said())]
 
     def noted(self) -> str:
         return self.notes.read_text(encoding="utf-8")
@@ -174,14 +191,64 @@ def test_of_two_drivers_on_one_checkpoint_the_older_is_fenced_and_everything_is_
     """The older stands still in the middle of its batch; the newer writes the same one; then the older goes on."""
     story.send(400)
     with story.started(said="older", at=step, does="late") as older:
-        wait_until(lambda: f"late {step}" in story.noted() or older.poll() is not None, "the older driver")
-        assert older.poll() is None, story.said("older")
+        older_stands_still(story, older, step)
         assert story.run() == 0, story.said()
         assert older.wait(RUN_S) not in (0, -signal.SIGKILL), story.noted()
     assert "a newer run has begun; stop this one" in story.said("older")
     story.expect_copied(400)
     story.send(400, 400)
     assert story.run() == 0, story.said()
+    story.expect_copied(800)
+
+
+def older_stands_still(story: Story, older: subprocess.Popen[bytes], step: str) -> None:
+    """Its Spark starts before that, which takes long on a machine that is busy."""
+    wait_until(
+        lambda: f"late {step}" in story.noted() or older.poll() is not None,
+        "the older driver",
+        within_s=RUN_S,
+    )
+    assert older.poll() is None, story.said("older")
+
+
+@pytest.mark.proof
+def test_a_query_from_a_copied_checkpoint_writes_what_the_other_has_not(story: Story) -> None:
+    """By turns: batches that the other wrote are skipped, each with a warning that says how many rows it had."""
+    story.send(400)
+    assert story.run() == 0, story.said()
+    story.copy_checkpoint()
+    story.send(400, 400)
+    assert story.run() == 0, story.said()
+    assert story.skipped() == []
+    assert story.run(checkpoint=COPY) == 0, story.said()
+    assert story.skipped() == [(1, 400)]
+    story.expect_copied(800)
+    story.send(200, 800)
+    assert story.run(checkpoint=COPY) == 0, story.said()
+    assert story.skipped() == [(1, 400)]
+    story.expect_copied(1000)
+    assert story.run() == 0, story.said()
+    assert story.skipped() == [(1, 400), (2, 200)]
+    story.expect_copied(1000)
+
+
+@pytest.mark.proof
+def test_of_two_drivers_on_a_checkpoint_and_its_copy_the_older_is_fenced_and_everything_is_there_once(
+    story: Story,
+) -> None:
+    story.send(400)
+    assert story.run() == 0, story.said()
+    story.copy_checkpoint()
+    story.send(400, 400)
+    with story.started(said="older", at="committing", does="late") as older:
+        older_stands_still(story, older, "committing")
+        assert story.run(checkpoint=COPY) == 0, story.said()
+        assert older.wait(RUN_S) not in (0, -signal.SIGKILL), story.noted()
+    assert "a newer run has begun; stop this one" in story.said("older")
+    story.expect_copied(800)
+    assert story.skipped() == []
+    assert story.run() == 0, story.said()
+    assert story.skipped() == [(1, 400)], "what it could not commit, and the other did"
     story.expect_copied(800)
 
 
@@ -221,7 +288,7 @@ def test_a_speculative_loser_that_writes_late_has_written_nothing(story: Story, 
             master=master,
             at="staging",
             does="late",
-            awaits=" raised ",
+            awaits=" raised AttemptOver ",
             settings=for_executors()
             | {
                 "spark.speculation": "true",

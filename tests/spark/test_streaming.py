@@ -64,10 +64,10 @@ def finish(query: StreamingQuery) -> None:
     assert query.exception() is None
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
+def wait_until(holds: Callable[[], bool], what: str, *, within_s: float = TIMEOUT_S) -> None:
+    deadline = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < deadline, f"waited {TIMEOUT_S} s for {what}"
+        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
         time.sleep(POLL_S)
 
 
