@@ -60,4 +60,6 @@ def waiting_for(seen: Found, topic: Topic, number: int) -> str:
     late = [f"node {node} by {lag:,}" for node, lag in sorted(leader.lags.items()) if lag > 0]
     if late:
         return f"a majority has to have all of it, and behind is {', '.join(late)}"
+    if 0 <= leader.barrier <= leader.commit:
+        return f"node {leader.me.node} has ended {topic.protocol(number)}, and tells the metadata group"
     return f"its leader, node {leader.me.node}, ends {topic.protocol(number)}"

@@ -172,6 +172,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, gc=False):
     """Up to which offset only the newest record of each key is left there; -1: all are."""
     held_back: HoldsBack | None = None
     """By which open transaction readers of committed records are; None: by none."""
+    barrier: int = -1
+    """The offset of the entry in its log that ends its protocol, settled or not; -1: none does."""
 
 
 class NatsStatus(msgspec.Struct, frozen=True, gc=False):

@@ -84,6 +84,7 @@ def replica_status(
         halted=hosted.halted or "",
         compacted=replica.log.compacted,
         held_back=held_back,
+        barrier=replica.barrier.entry.offset if replica.barrier is not None else -1,
     )
 
 

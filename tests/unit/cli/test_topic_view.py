@@ -7,6 +7,7 @@ import pytest
 
 from quorate.cli.cluster_status import _partitions, _troubles
 from quorate.cli.topic_describe import _copy_rows, _row
+from quorate.cli.topic_turning import waiting_for
 from quorate.cli.topic_view import Found
 from quorate.core.coordinated import Shard
 from quorate.core.coordinated import Status as ShardStatus
@@ -14,6 +15,7 @@ from quorate.core.entry import EntryId, Member, Membership, partition_of
 from quorate.core.isr import PartitionState
 from quorate.machine.metadata import Topic
 from quorate.machine.shards import State, Stored
+from quorate.machine.turning import Turning
 from quorate.node.requests import Image, ReplicaStatus, Status
 
 TRIO = tuple(Member(node, 1) for node in (1, 2, 3))
@@ -120,3 +122,17 @@ def test_partitions_that_somebody_should_look_after_are_named() -> None:
         "copies are away, or out of sync, of t/0",
         "something cannot be read, and is being mended, of t/0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("barrier", "waits_for"),
+    [
+        (-1, "its leader, node 1, ends raft"),
+        (120, "its leader, node 1, ends raft"),
+        (110, "node 1 has ended raft, and tells the metadata group"),
+    ],
+)
+def test_what_a_turn_waits_for_is_told(barrier: int, waits_for: str) -> None:
+    topic = msgspec.structs.replace(topic_of("raft"), turning=Turning("isr", 9))
+    seen = Found(image_of(topic), {1: copy_of(1, "leader", lags={2: 0}, barrier=barrier)})
+    assert waiting_for(seen, topic, 0) == waits_for
