@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -30,6 +31,7 @@ from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
 from quorate.storage.frame import Frame
 from quorate.tables import Add, Column, CreateTable, Insert, Operation, Table, Type, Update
+from tests.cluster.following import Reader, Record, read_along
 from tests.cluster.growing import held_by
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.support import expect_no_traceback, until
@@ -53,6 +55,7 @@ BALANCE = 1_000
 TRANSFERRING_COUNT = 3
 MORE_TRANSFERS_COUNT = 20
 TABLE_TIMEOUT_S = 20.0
+READ_EVERY_S = 0.2
 
 
 class Load(Protocol):
@@ -61,9 +64,13 @@ class Load(Protocol):
     async def go_on(self) -> None:
         """Until more is acknowledged that was not even sent before this call."""
 
+    async def until_read(self) -> None:
+        """By whoever reads along: all that is acknowledged by now."""
+
 
 async def go_on(loads: Sequence[Load]) -> None:
     await asyncio.gather(*(load.go_on() for load in loads))
+    await asyncio.gather(*(load.until_read() for load in loads))
 
 
 class Writer:
@@ -75,6 +82,9 @@ class Writer:
         self.topic = topic
         self.sent_count = 0
         self.acknowledged: set[int] = set()
+        self.offsets: dict[int, int] = {}
+        """Where it was said to be; of what was sent again because nobody answered, nothing may have been said."""
+        self.reader: Reader | None = None
         self.failed: Counter[str] = Counter()
         self._filling = bytes(value_bytes)
         self._more_count = more_count
@@ -114,13 +124,23 @@ class Writer:
             self._producer.poll(0)
             await asyncio.sleep(0.002)
 
+    async def until_read(self) -> None:
+        """Numbers are acknowledged in their order, and read in it: as many as are acknowledged without a gap."""
+        if self.reader is not None:
+            assert not self.failed, f"{self.topic}: {self.failed}"
+            await self.reader.until_read(self.topic, len(self.acknowledged))
+
     async def finish(self) -> None:
         assert await asyncio.to_thread(self._producer.flush, DELIVERY_MS / 1000) == 0
         assert not self.failed, f"{self.topic}: {self.failed}"
 
     def _told(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            self.acknowledged.add(number_of(message))
+            number = number_of(message)
+            self.acknowledged.add(number)
+            offset = message.offset()
+            if offset is not None and offset >= 0:
+                self.offsets[number] = offset
         else:
             self.failed[error.str()] += 1
 
@@ -128,6 +148,15 @@ class Writer:
 def number_of(message: Message) -> int:
     value = message.value()
     assert value is not None
+    return _number_in(value)
+
+
+def number_read(record: Record) -> int:
+    assert record.value is not None
+    return _number_in(record.value)
+
+
+def _number_in(value: bytes) -> int:
     return int(value.split(b" ", 1)[0])
 
 
@@ -143,6 +172,11 @@ def differences(found: Iterable[object], acknowledged: set[int]) -> dict[str, li
 
 
 def read_everything(bootstrap: str, topic: str) -> list[int]:
+    return [number for _, number, _ in everything(bootstrap, topic)]
+
+
+def everything(bootstrap: str, topic: str) -> list[tuple[int, int, int]]:
+    """Of each record its partition, its number and its offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -153,7 +187,7 @@ def read_everything(bootstrap: str, topic: str) -> list[int]:
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS_COUNT)])
-    found: list[int] = []
+    found: list[tuple[int, int, int]] = []
     ended: set[int] = set()
     while len(ended) < PARTITIONS_COUNT:
         message = consumer.poll(START_TIMEOUT_S)
@@ -161,9 +195,33 @@ def read_everything(bootstrap: str, topic: str) -> list[int]:
         if message.error() is not None:
             ended.add(message.partition() or 0)
         else:
-            found.append(number_of(message))
+            found.append((message.partition() or 0, number_of(message), message.offset() or 0))
     consumer.close()
     return found
+
+
+def reader_of(bootstrap: str, writers: Sequence[Writer]) -> Reader:
+    sent_count = {writer.topic: partial(_sent_by, writer) for writer in writers}
+    return Reader(bootstrap, sent_count, partitions_count=PARTITIONS_COUNT, number_of=number_read)
+
+
+def _sent_by(writer: Writer) -> int:
+    return writer.sent_count
+
+
+async def expect_kept(cluster: ProxiedCluster, writers: Sequence[Writer], reader: Reader) -> None:
+    """What is there is what was acknowledged, where that was said to be, and what was read along, where it was."""
+    for writer in writers:
+        await writer.finish()
+        found = await asyncio.to_thread(everything, cluster.bootstrap, writer.topic)
+        wrong = differences([number for _, number, _ in found], writer.acknowledged)
+        assert not wrong, f"{writer.topic}: {wrong}"
+        placed: list[dict[int, int]] = [{} for _ in range(PARTITIONS_COUNT)]
+        for partition, number, offset in found:
+            placed[partition][number] = offset
+            said = writer.offsets.get(number, offset)
+            assert said == offset, f"{writer.topic}: {number} was acknowledged at {said}, and is at {offset}"
+        await reader.expect_all(writer.topic, placed)
 
 
 @asynccontextmanager
@@ -174,7 +232,8 @@ async def written_to(
     value_bytes: int = 0,
     more_count: int = MORE_COUNT,
 ) -> AsyncIterator[tuple[ProxiedCluster, list[Writer]]]:
-    """A cluster with a topic of each kind, every one written to; in the end everything is read, and compared."""
+    """A cluster with a topic of each kind, every one written to and read along; in the end everything is read anew,
+    and compared."""
     async with cluster or ProxiedCluster(directory) as cluster:
         cluster.start()
         async with cluster.client() as client:
@@ -190,17 +249,16 @@ async def written_to(
                 Writer(cluster.bootstrap, kind, value_bytes=value_bytes, more_count=more_count)
                 for kind in REPLICATIONS
             ]
-            await go_on(writers)
-            yield cluster, writers
-            cluster.heal()
-            for node, process in cluster.nodes.items():  # Some may have joined.
-                client.know(node, process.address)
-            await go_on(writers)
-            for writer in writers:
-                await writer.finish()
-                found = await asyncio.to_thread(read_everything, cluster.bootstrap, writer.topic)
-                wrong = differences(found, writer.acknowledged)
-                assert not wrong, f"{writer.topic}: {wrong}"
+            with read_along(reader_of(cluster.bootstrap, writers)) as reader:
+                for writer in writers:
+                    writer.reader = reader
+                await go_on(writers)
+                yield cluster, writers
+                cluster.heal()
+                for node, process in cluster.nodes.items():  # Some may have joined.
+                    client.know(node, process.address)
+                await go_on(writers)
+                await expect_kept(cluster, writers, reader)
             await cluster.until_registered(client)
             await expect_same_copies(cluster, client)
         expect_no_traceback(*cluster.nodes.values())
@@ -250,6 +308,7 @@ class Bank:
         self._unknown: dict[int, tuple[tuple[Operation, ...], bytes]] = {}
         self._begun_count = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._reads_begun_count = self._read_upto = 0
 
     async def open(self) -> None:
         await self._tables.execute(CreateTable(ACCOUNTS), CreateTable(TRANSFERS))
@@ -258,6 +317,7 @@ class Bank:
         )
         for number in range(TRANSFERRING_COUNT):
             self._tasks.append(asyncio.create_task(self._transfer(Random(number))))
+        self._tasks.append(asyncio.create_task(self._read_along()))
 
     async def go_on(self) -> None:
         first = self._begun_count
@@ -267,6 +327,33 @@ class Bank:
             return sum(number >= first for number in self._done) >= MORE_TRANSFERS_COUNT
 
         await until(holds, f"{MORE_TRANSFERS_COUNT} more transfers in {self.group}")
+
+    async def until_read(self) -> None:
+        first = self._reads_begun_count
+
+        def read() -> bool:
+            assert not any(task.done() for task in self._tasks), self._tasks
+            return self._read_upto > first
+
+        await until(read, f"accounts of {self.group} to be read")
+
+    async def _read_along(self) -> None:
+        """No transfer is seen by half, and none that was said to be done is not seen."""
+        while True:
+            self._reads_begun_count = number = self._reads_begun_count + 1
+            done = max(self._done, default=-1)
+            try:
+                rows = await self._tables.scan("accounts", consistency=Consistency.LINEARIZABLE)
+                told = await self._tables.get("transfers", (done,), Consistency.LINEARIZABLE)
+            except (Unreachable, OutcomeUnknown):
+                continue
+            balances = [row.values[1] for row in rows]
+            total = sum(balance for balance in balances if isinstance(balance, int))
+            assert len(balances) == ACCOUNTS_COUNT, f"{self.group}: {balances}"
+            assert total == ACCOUNTS_COUNT * BALANCE, f"{self.group}: {balances}"
+            assert told is not None or done < 0, f"{self.group}: transfer {done} is done, and not to be seen"
+            self._read_upto = number
+            await asyncio.sleep(READ_EVERY_S)
 
     async def _transfer(self, rng: Random) -> None:
         while True:
