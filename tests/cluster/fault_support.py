@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -175,7 +175,9 @@ def read_everything(bootstrap: str, topic: str) -> list[int]:
     return [number for _, number, _ in everything(bootstrap, topic)]
 
 
-def everything(bootstrap: str, topic: str) -> list[tuple[int, int, int]]:
+def everything(
+    bootstrap: str, topic: str, numbered: Callable[[Message], int] = number_of
+) -> list[tuple[int, int, int]]:
     """Of each record its partition, its number and its offset."""
     consumer = Consumer(
         {
@@ -195,7 +197,7 @@ def everything(bootstrap: str, topic: str) -> list[tuple[int, int, int]]:
         if message.error() is not None:
             ended.add(message.partition() or 0)
         else:
-            found.append((message.partition() or 0, number_of(message), message.offset() or 0))
+            found.append((message.partition() or 0, numbered(message), message.offset() or 0))
     consumer.close()
     return found
 
@@ -216,12 +218,10 @@ async def expect_kept(cluster: ProxiedCluster, writers: Sequence[Writer], reader
         found = await asyncio.to_thread(everything, cluster.bootstrap, writer.topic)
         wrong = differences([number for _, number, _ in found], writer.acknowledged)
         assert not wrong, f"{writer.topic}: {wrong}"
-        placed: list[dict[int, int]] = [{} for _ in range(PARTITIONS_COUNT)]
-        for partition, number, offset in found:
-            placed[partition][number] = offset
+        for _, number, offset in found:
             said = writer.offsets.get(number, offset)
             assert said == offset, f"{writer.topic}: {number} was acknowledged at {said}, and is at {offset}"
-        await reader.expect_all(writer.topic, placed)
+        await reader.expect_all(writer.topic, found)
 
 
 @asynccontextmanager

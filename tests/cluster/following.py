@@ -91,14 +91,16 @@ class Reader:
             f"a reader of {topic} to read {numbers_count} records",
         )
 
-    async def expect_all(self, topic: str, offsets: Sequence[Mapping[int, int]]) -> None:
-        """By partition: where each number that was acknowledged stands, as whoever reads now finds it."""
-        await self.until_read(topic, sum(map(len, offsets)))
-        for number, placed in enumerate(offsets):
-            found = self._offsets[TopicPartition(topic, number)]
-            read = {number + self._partitions_count * at: offset for at, offset in enumerate(found)}
-            wrong = sorted(set(read.items()) ^ set(placed.items()))[:10]
-            assert not wrong, f"{topic}/{number}: numbers and offsets that were read, or are there: {wrong}"
+    async def expect_all(self, topic: str, placed: Sequence[tuple[int, int, int]]) -> None:
+        """The partition, the number and the offset of each record, as whoever reads now finds it."""
+        await self.until_read(topic, len(placed))
+        read = {
+            (number, number + self._partitions_count * at, offset)
+            for number in range(self._partitions_count)
+            for at, offset in enumerate(self._offsets[TopicPartition(topic, number)])
+        }
+        for wrong, what in ((read - set(placed), "not there any more"), (set(placed) - read, "never read")):
+            assert not wrong, f"{topic}: (partition, number, offset) {what}: {sorted(wrong)[:10]}"
 
     async def _follow(self) -> None:
         consumer: AIOKafkaConsumer[bytes, bytes] = AIOKafkaConsumer(

@@ -12,14 +12,17 @@ import json
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Message
 
 from quorate.machine.metadata import METADATA, REPLICATIONS
 from quorate.node.client import Client
+from tests.cluster.fault_support import PARTITIONS_COUNT, everything
+from tests.cluster.following import Reader, Record, read_along
 from tests.cluster.growing import GrowingCluster
 from tests.cluster.support import expect_no_traceback, freeze_when, run
 from tests.cluster.test_backup import Log, Person, expect_same, produce, until_there
@@ -31,6 +34,7 @@ SAVING = ("before its first file", "between its files", "before its manifest")
 RESTORING = {"as it begins": 20, "half-way": 150, "near its end": 250}
 """So many offsets are there, of 300 records."""
 RECORDS_COUNT = 300
+AT_ONCE_COUNT = 10
 VALUE_BYTES = 1000
 SLOWLY, SLOW = "50k", "150k"
 """Of 300 KB: slowly enough to be told of before the first file is there; and to be seen at all."""
@@ -38,30 +42,48 @@ TRIES_MAX = 8
 """A manifest is there some milliseconds after the last file: whoever looks too late tries again."""
 
 
-@contextmanager
-def more_coming(servers: str, topic: str) -> Iterator[None]:
-    """Records come all the time, through whatever happens."""
+@asynccontextmanager
+async def more_coming(servers: str, topic: str) -> AsyncIterator[None]:
+    """Records come all the time, and are read along, through whatever happens."""
     is_over = threading.Event()
     failed: list[BaseException] = []
+    done_count = RECORDS_COUNT
 
     def write() -> None:
+        nonlocal done_count
         try:
-            first = RECORDS_COUNT
             while not is_over.is_set():
-                produce(servers, topic, first, 10, value_bytes=10)
-                first += 10
+                produce(servers, topic, done_count, AT_ONCE_COUNT, value_bytes=10)
+                done_count += AT_ONCE_COUNT
         except BaseException as error:
             failed.append(error)
             raise
 
+    def sent_count() -> int:
+        return done_count + AT_ONCE_COUNT
+
+    reader = Reader(
+        servers, {topic: sent_count}, partitions_count=PARTITIONS_COUNT, number_of=number_in_headers
+    )
     thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-    assert not failed
+    with read_along(reader):
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+        assert not failed
+        placed = await asyncio.to_thread(everything, servers, topic, number_in_headers)
+        assert len(placed) == done_count
+        await reader.expect_all(topic, placed)
+
+
+def number_in_headers(record: Message | Record) -> int:
+    headers = record.headers() if isinstance(record, Message) else record.headers
+    said = dict(headers or ())["n"]
+    assert isinstance(said, bytes)
+    return int(said)
 
 
 class Backups:
@@ -159,7 +181,7 @@ def test_whoever_is_killed_while_a_topic_is_saved(tmp_path: Path, kind: str, sta
                 backups = Backups(cluster, client, tmp_path / "places")
                 await backups.create(kind, "a")
                 places: list[str] = []
-                with more_coming(backups.servers, "a"):
+                async with more_coming(backups.servers, "a"):
                     for victim in VICTIMS:
                         saving, where = await caught(backups, stage)
                         number = 0 if stage == SAVING[0] else 1
@@ -205,7 +227,7 @@ def test_whoever_is_killed_while_a_topic_is_restored(
                 await backups.create(kind, "a", "other")
                 await backups.types("backup", "create", "a", place)
                 saved = await asyncio.to_thread(logs, backups.servers, "a")
-                with more_coming(backups.servers, "other"):
+                async with more_coming(backups.servers, "other"):
                     for victim in victims:
                         await restored(backups, place, victim, stage, saved)
             expect_no_traceback(*cluster.nodes.values())
