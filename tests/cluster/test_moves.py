@@ -21,6 +21,7 @@ from quorate.bench.cluster_processes import START_TIMEOUT_S
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
 from tests.cluster.fault_support import Load, Writer, go_on, transferred_in, written_to
+from tests.cluster.moving_stages import STAGES, is_seen
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.support import run
@@ -34,7 +35,8 @@ FEW_COUNT, FEW_VALUE_BYTES = 50, 60_000
 """The same with fewer records: the last MiB of a log goes as one message (`message_bytes_max`), at any rate."""
 NOTHING_LEFT = "has no copy of anything, and no vote"
 """What `quorate cluster replace` says when it was done before."""
-STAGES = ("as it is ordered", "while copies are made", "as they are about to count")
+TRIES_MAX = 4
+"""A machine that is busy may look too late."""
 
 
 class Moving:
@@ -77,11 +79,14 @@ class Moving:
         image = await self.client.image(next(iter(self.cluster.nodes)), current=True)
         return {topic.name for topic in image.topics if topic.changes}
 
-    async def until_changing(self) -> None:
-        async def begun() -> bool | None:
-            return bool(await self.changing()) or None
-
-        await self.cluster.until(begun, "copies to be on their way")
+    async def is_seen(self, operator: int, stage: str) -> bool:
+        """What was ordered, as it is so far; nothing moves before this is called."""
+        if stage == STAGES[1]:
+            assert await is_seen(self.cluster, self.client, operator, stage)
+            await self.go_on()  # And it stays so.
+        if stage == STAGES[2]:
+            await self.holds_back(False)
+        return await is_seen(self.cluster, self.client, operator, stage)
 
     async def until_still(self) -> None:
         async def still() -> bool | None:
@@ -219,69 +224,108 @@ def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> 
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
             for victim in VICTIMS:
-                hit = {"source": order.source, "target": order.target}.get(victim) or await leading(
-                    moving.cluster, moving.client
-                )
-                await moving.holds_back(stage != STAGES[0])
-                for line in order.lines:
-                    await moving.types(f"{line} --no-wait")
-                if stage != STAGES[0]:
-                    await moving.go_on()
-                    assert await moving.changing(), "nothing moves at this rate"
-                if stage == STAGES[2]:
-                    await moving.holds_back(False)
-                await killed(moving.cluster, moving.loads, hit)
-                await moving.cluster.until_registered(moving.client)
-                await moving.holds_back(False)
-                await moving.until_still()
-                for line in order.undone:
-                    await moving.types(line)
-                    assert await moving.changing() == set()
+                for _ in range(TRIES_MAX):
+                    is_caught = await caught_moving(moving, order, victim, stage)
+                    for line in order.undone:
+                        await moving.types(line)
+                        assert await moving.changing() == set()
+                    if is_caught:
+                        break
+                else:
+                    raise AssertionError(f"{name}: {victim} was never killed {stage}")
                 await moving.go_on()
 
     run(main())
 
 
-COMMANDS = {
-    **ORDERS,
-    "decommission": Order(["cluster decommission 3"], []),
-}
+async def caught_moving(moving: Moving, order: Order, victim: str, stage: str) -> bool:
+    """Whether one was killed when it was so far; in any case it comes to its end."""
+    operator = await leading(moving.cluster, moving.client)
+    hit = {"operator": operator, "source": order.source, "target": order.target}[victim]
+    await moving.holds_back(True)
+    typed = [moving.begins(f"{line} --no-wait") for line in order.lines]
+    is_caught = await moving.is_seen(operator, stage)
+    if is_caught:
+        await killed(moving.cluster, moving.loads, hit)
+    await moving.cluster.until_registered(moving.client)
+    for process in typed:
+        await asyncio.to_thread(process.wait)  # Nodes talk through proxies of this loop.
+    await moving.holds_back(False)
+    for line in order.lines:
+        await moving.types_again(line)
+    await moving.until_still()
+    assert sum((await moving.held()).values()) == order.copies_count
+    return is_caught
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ORDERS)
 def test_a_command_that_is_killed_goes_on_when_it_is_typed_again(tmp_path: Path, name: str) -> None:
-    """Before it has ordered everything, while it waits, and as it is about to be done."""
-    order = COMMANDS[name]
+    """As it orders, while it waits, and as it is about to be done."""
+    order = ORDERS[name]
 
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
             for stage in STAGES:
-                await moving.holds_back(True)
-                typed = [moving.begins(line) for line in order.lines]
-                await moving.until_changing()
-                if stage != STAGES[0]:
+                for _ in range(TRIES_MAX):
+                    is_caught = await caught_commands(moving, order.lines, stage)
+                    assert sum((await moving.held()).values()) == order.copies_count
                     await moving.go_on()
-                if stage == STAGES[2]:
-                    await moving.holds_back(False)
-                for process in typed:
-                    process.kill()
-                    process.wait()
-                assert await moving.changing() or stage == STAGES[2]
-                await moving.holds_back(False)
-                for line in order.lines:
-                    await moving.types_again(line)
-                assert await moving.changing() == set()
-                assert sum((await moving.held()).values()) == order.copies_count
-                await moving.go_on()
-                if not order.undone:
-                    break
-                for line in order.undone:
-                    await moving.types(line)
-            if name == "decommission":
-                moving.cluster.nodes.pop(3).stop()
+                    for line in order.undone:
+                        await moving.types(line)
+                    if is_caught:
+                        break
+                else:
+                    raise AssertionError(f"{name}: never killed {stage}")
 
     run(main())
+
+
+async def caught_commands(moving: Moving, lines: Sequence[str], stage: str) -> bool:
+    """Whether they were killed when it was so far; what they were to do is done in any case, by the same again."""
+    operator = await leading(moving.cluster, moving.client)
+    await moving.holds_back(True)
+    typed = [moving.begins(line) for line in lines]
+    is_caught = await moving.is_seen(operator, stage)
+    is_caught = is_caught and any(process.poll() is None for process in typed)
+    for process in typed:
+        process.kill()
+        process.wait()
+    await moving.holds_back(False)
+    for line in lines:
+        await moving.types_again(line)
+    assert await moving.changing() == set()
+    return is_caught
+
+
+@pytest.mark.proof
+def test_a_decommission_that_is_killed_goes_on_when_it_is_typed_again(tmp_path: Path) -> None:
+    """A node with its share of copies goes, and one that is new comes in its place, for each stage."""
+
+    async def main() -> None:
+        async with four_nodes(tmp_path) as moving:
+            stages = list(STAGES)
+            for leaving in range(4, 4 + len(STAGES) * TRIES_MAX):
+                await moving.types("cluster rebalance")
+                assert (await moving.held())[leaving] == 6
+                if await caught_commands(moving, [f"cluster decommission {leaving}"], stages[0]):
+                    stages.pop(0)
+                await replaced_by_another(moving, leaving, is_last=not stages)
+                if not stages:
+                    break
+            assert stages == []
+
+    run(main())
+
+
+async def replaced_by_another(moving: Moving, leaving: int, *, is_last: bool) -> None:
+    moving.cluster.nodes.pop(leaving).stop()
+    await moving.cluster.until_registered(moving.client)
+    assert sum((await moving.held()).values()) == 24
+    await moving.go_on()
+    if not is_last:
+        moving.cluster.join(leaving + 1, moving.client)
+        await moving.cluster.until_registered(moving.client)
 
 
 @pytest.mark.proof
@@ -291,29 +335,32 @@ def test_whoever_is_killed_while_a_node_is_decommissioned_it_goes_on(tmp_path: P
 
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
-            for leaving, victim in enumerate(VICTIMS, 4):
+            victims = list(VICTIMS)
+            for leaving in range(4, 4 + len(VICTIMS) * TRIES_MAX):
                 await moving.types("cluster rebalance")
                 assert (await moving.held())[leaving] == 6
-                leader = await leading(moving.cluster, moving.client)
-                target = next(node for node in (1, 2, 3) if node != leader)
-                await moving.holds_back(stage != STAGES[0])
-                leaves = asyncio.create_task(moving.types(f"cluster decommission {leaving}"))
-                await moving.until_changing()
-                if stage == STAGES[2]:
-                    await moving.holds_back(False)
-                hit = {"operator": leader, "source": leaving, "target": target}[victim]
-                await killed(moving.cluster, moving.loads, hit)
-                await moving.holds_back(False)
-                await leaves
-                moving.cluster.nodes.pop(leaving).stop()
-                await moving.cluster.until_registered(moving.client)
-                assert sum((await moving.held()).values()) == 24
-                await moving.go_on()
-                if victim != VICTIMS[-1]:
-                    moving.cluster.join(leaving + 1, moving.client)
-                    await moving.cluster.until_registered(moving.client)
+                if await caught_leaving(moving, leaving, victims[0], stage):
+                    victims.pop(0)
+                await replaced_by_another(moving, leaving, is_last=not victims)
+                if not victims:
+                    break
+            assert victims == []
 
     run(main())
+
+
+async def caught_leaving(moving: Moving, leaving: int, victim: str, stage: str) -> bool:
+    leader = await leading(moving.cluster, moving.client)
+    target = next(node for node in (1, 2, 3) if node != leader)
+    hit = {"operator": leader, "source": leaving, "target": target}[victim]
+    await moving.holds_back(True)
+    leaves = asyncio.create_task(moving.types(f"cluster decommission {leaving}"))
+    is_caught = await moving.is_seen(leader, stage)
+    if is_caught:
+        await killed(moving.cluster, moving.loads, hit)
+    await moving.holds_back(False)
+    await leaves
+    return is_caught
 
 
 @pytest.mark.proof
