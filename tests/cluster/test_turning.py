@@ -20,7 +20,6 @@ from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.steady import RETRY_OF_KILLED_S, written_steadily
 from tests.cluster.support import run
-from tests.cluster.test_faults import killed, leading
 from tests.cluster.turning_stages import (
     COPIES,
     ENDED,
@@ -274,15 +273,12 @@ async def caught_calling_off(
 @pytest.mark.proof
 @pytest.mark.parametrize("shift", [1, 2, 3])
 def test_groups_of_tables_turn_too(tmp_path: Path, shift: int) -> None:
-    turns = shifted(shift)
+    """Each of them is struck at another stage; in another test somebody else is killed."""
 
     async def main() -> None:
         async with transferred_in(tmp_path) as (cluster, banks), cluster.client() as client:
             person = Person(cluster, client)
-            await person.orders(turns)
-            await killed(cluster, banks, await leading(cluster, client))
-            await cluster.until_registered(client)
-            await person.until_turned(turns)
-            await go_on(banks)
+            for (topic, to), stage in zip(shifted(shift).items(), STAGES[1:], strict=True):
+                await struck(person, banks, topic, to, VICTIMS[shift - 1], stage)
 
     run(main())
