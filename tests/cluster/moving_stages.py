@@ -53,7 +53,7 @@ async def looked_at(cluster: GrowingCluster, client: Client, operator: int) -> C
 async def is_seen(cluster: GrowingCluster, client: Client, operator: int, stage: str) -> bool:
     """As soon as it is so far; False: nothing is open any more, and it was so far before anybody looked."""
     deadline = monotonic() + START_TIMEOUT_S
-    was_open = False
+    was_open = stage == STAGES[2]
     while True:
         copies = await looked_at(cluster, client, operator)
         if copies.are(stage):

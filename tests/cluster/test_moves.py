@@ -35,6 +35,8 @@ FEW_COUNT, FEW_VALUE_BYTES = 50, 60_000
 """The same with fewer records: the last MiB of a log goes as one message (`message_bytes_max`), at any rate."""
 NOTHING_LEFT = "has no copy of anything, and no vote"
 """What `quorate cluster replace` says when it was done before."""
+SLOW_S = 0.06
+"""What one of the first nodes says takes so long to another: each step of a change is then seen."""
 TRIES_MAX = 4
 """A machine that is busy may look too late."""
 
@@ -45,6 +47,7 @@ class Moving:
     def __init__(self, cluster: ProxiedCluster, client: Client, loads: Sequence[Load]) -> None:
         self.cluster, self.client, self.loads = cluster, client, loads
         self.person = Operator(cluster.bootstrap)
+        self._released: asyncio.Task[None] | None = None
 
     async def types(self, line: str) -> str:
         return await asyncio.to_thread(self.person.brings_about, line)
@@ -80,13 +83,30 @@ class Moving:
         return {topic.name for topic in image.topics if topic.changes}
 
     async def is_seen(self, operator: int, stage: str) -> bool:
-        """What was ordered, as it is so far; nothing moves before this is called."""
-        if stage == STAGES[1]:
-            assert await is_seen(self.cluster, self.client, operator, stage)
+        """What was ordered while nothing moves, as it is so far. Links may be slow then, and are until healed."""
+        if stage != STAGES[0]:
+            assert await is_seen(self.cluster, self.client, operator, STAGES[1])
             await self.go_on()  # And it stays so.
         if stage == STAGES[2]:
-            await self.holds_back(False)
+            for node in (1, 2, 3):
+                self.cluster.slow_down(node, SLOW_S)
+            self._released = asyncio.create_task(self.holds_back(False))  # Copies do not wait for its end.
         return await is_seen(self.cluster, self.client, operator, stage)
+
+    async def killed(self, node: int) -> None:
+        self.cluster.nodes[node].kill()
+        self.cluster.heal()
+        await self.go_on()
+        self.cluster.nodes[node].start()
+        await self.cluster.until_registered(self.client)
+
+    async def lets_go(self) -> None:
+        """Everything moves again, whatever became of it."""
+        self.cluster.heal()
+        if self._released is not None:
+            await self._released
+            self._released = None
+        await self.holds_back(False)
 
     async def until_still(self) -> None:
         async def still() -> bool | None:
@@ -104,6 +124,7 @@ class Moving:
     async def struck(self, node: int) -> None:
         """Killed, and started at once: what it holds may be needed for a majority."""
         self.cluster.nodes[node].kill()
+        self.cluster.heal()
         self.cluster.nodes[node].start()
         await self.go_on()
         await self.cluster.until_registered(self.client)
@@ -246,11 +267,10 @@ async def caught_moving(moving: Moving, order: Order, victim: str, stage: str) -
     typed = [moving.begins(f"{line} --no-wait") for line in order.lines]
     is_caught = await moving.is_seen(operator, stage)
     if is_caught:
-        await killed(moving.cluster, moving.loads, hit)
-    await moving.cluster.until_registered(moving.client)
+        await moving.killed(hit)
+    await moving.lets_go()
     for process in typed:
         await asyncio.to_thread(process.wait)  # Nodes talk through proxies of this loop.
-    await moving.holds_back(False)
     for line in order.lines:
         await moving.types_again(line)
     await moving.until_still()
@@ -291,7 +311,7 @@ async def caught_commands(moving: Moving, lines: Sequence[str], stage: str) -> b
     for process in typed:
         process.kill()
         process.wait()
-    await moving.holds_back(False)
+    await moving.lets_go()
     for line in lines:
         await moving.types_again(line)
     assert await moving.changing() == set()
@@ -357,8 +377,8 @@ async def caught_leaving(moving: Moving, leaving: int, victim: str, stage: str) 
     leaves = asyncio.create_task(moving.types(f"cluster decommission {leaving}"))
     is_caught = await moving.is_seen(leader, stage)
     if is_caught:
-        await killed(moving.cluster, moving.loads, hit)
-    await moving.holds_back(False)
+        await moving.killed(hit)
+    await moving.lets_go()
     await leaves
     return is_caught
 

@@ -307,8 +307,8 @@ async def caught_filling(moving: Moving, victim: str, stage: str) -> bool:
     is_caught = await moving.is_seen(operator, stage)
     if is_caught:
         await moving.struck({"operator": operator, "source": source, "target": 3}[victim])
+    await moving.lets_go()
     await asyncio.to_thread(command.wait)  # Nodes talk through proxies of this loop.
-    await moving.holds_back(False)
     await moving.types_again("cluster replace 3")
     await moving.until_still()
     await expect_new_life(moving.client, 3)
