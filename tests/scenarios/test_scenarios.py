@@ -66,6 +66,9 @@ WARNINGS: dict[str, dict[str, str]] = {
     "confirm-loose-counts": {"a-replica-cuts-itself-loose": "loose-counts is broken: R3 is loose"},
     "confirm-loose-said-late": {"a-vote-that-waited": "loose-counts is broken: R3 is loose, and votes"},
     "confirm-not-set-aside": {"the-documents-table": "expected set aside ID1 = 1, found 0"},
+    "confirm-orders-hold-up": {
+        "ordered-in-vain-again-and-again": "expected answer p5 = settled, found refused"
+    },
     "confirm-quorum-early": {"quorum-sizes": "change-unsafe is broken: R1 put"},
     "confirm-promote-minority": {"quorum-sizes": "could elect two leaders at once"},
     "confirm-rollback-early": {

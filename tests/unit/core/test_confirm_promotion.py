@@ -226,6 +226,21 @@ def test_nobody_says_aye_to_two_nominees_of_an_epoch() -> None:
     assert sent(nominate(bench, N1, 2, at("1-0")), N1)[-1].row.aye, "the same again"
 
 
+@pytest.mark.behaviour("TT-12", "TT-18")
+@pytest.mark.parametrize("former", ["follower", "leader"])
+def test_orders_in_vain_do_not_keep_whoever_has_more_from_standing(former: str) -> None:
+    bench = leader() if former == "leader" else following("1-0P 1-1s 1-2s")
+    for _ in range(20):
+        bench.miss_leader()
+        nominate(bench, N3, bench.replica.epoch + 1, NOWHERE)
+        bench.persist()
+        assert bench.replica.vote is None, "it said NAY"
+        let_time_pass(bench, 0.2)
+        if bench.replica.role.name == "prospect":
+            return
+    raise AssertionError("each order has it wait for its turn anew")
+
+
 @pytest.mark.behaviour("D6")
 def test_one_aye_an_epoch_also_after_a_restart() -> None:
     bench = Bench(N2, "1-0P", state=confirm.SavedState(2, N1, NOWHERE, Row(2, 1, True)))

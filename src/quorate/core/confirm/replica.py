@@ -96,6 +96,15 @@ class Replica(raft.Replica):
         if newest is not None and before < newest.offset <= self.commit:
             self._saw_promote(newest)
 
+    def adopt(self, epoch: int) -> None:
+        """Whoever waits for its turn to stand waits no longer for that: nominees who are ordered to stand ask nobody
+        before they take an epoch, and one that is ordered again and again, in vain, would keep all others from it.
+        A vote, or a leader that is heard, starts the clock anew (Raft §5.2)."""
+        due = None if self.role.name == "leader" else self.role.deadline
+        super().adopt(epoch)
+        if due is not None and self.role.deadline is not None:
+            self.role.deadline = min(self.role.deadline, due)
+
     # --- _voting ---
 
     def _saw_promote(self, header: Header) -> None:
