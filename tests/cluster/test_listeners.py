@@ -191,6 +191,9 @@ def test_tables_and_topics_of_our_own_client(cluster: SecuredCluster) -> None:
         bank.execute(Insert("accounts", (7,)))
         row = bank.get("accounts", (7,))
         assert row is not None
+    got = quorate(cluster, "table", "get", "bank/accounts", "7", "--json")
+    assert (got.returncode, got.stderr) == (0, "")
+    assert '"id": 7' in got.stdout
 
 
 # ---- nodes ----

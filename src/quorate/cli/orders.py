@@ -76,7 +76,7 @@ class Orders:
 
     def advise(self, *, again: str, off: str = "") -> None:
         """Tell whoever interrupts what goes on with what is ordered from now on, and what calls it off."""
-        self._advice = f"; `{again}` goes on with it" + (f", `{off}` calls it off" if off else "")
+        self._advice = advice(again=again, off=off)
         self.stands = STANDS + self._advice
 
     async def image(self, topics: Sequence[str] | None = None, *, even_old: bool = False) -> Image:
@@ -310,6 +310,11 @@ def reached(servers: str) -> Iterator[Cluster]:
 
 
 # ---- words ----
+
+
+def advice(*, again: str, off: str = "") -> str:
+    """Behind what is said to whoever interrupts."""
+    return f"; `{again}` goes on with it" + (f", `{off}` calls it off" if off else "")
 
 
 def expect_known(nodes: Sequence[int], known: Sequence[NodeInfo]) -> None:

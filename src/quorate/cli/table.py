@@ -1,4 +1,5 @@
-"""`quorate table`: groups of tables in a running cluster, and who leads them; table_rows.py has what is in them."""
+"""`quorate table`: groups of tables in a running cluster; table_rows.py has what is in them, table_leaders.py who
+leads them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorate.cli import say, table_rows
+from quorate.cli import say, table_leaders, table_rows
 from quorate.cli.options import SERVERS, Servers
 from quorate.cli.wrong import WrongUsage
 
@@ -37,14 +38,6 @@ quorate table create shop/stock item:str count:int --key item --replication raft
 
 A group is created with its first table. Types: int, float, str, bytes, bool; a question mark lets a column be null.
 """
-PROMOTE_EPILOG = """\b
-[bold]Examples[/bold]
-quorate table demote bank && quorate table promote bank --node 2
-quorate table promote bank --node 2 --roll-back      when what waits for its quorum shall be taken back
-
-In a busy group others have more than the node that is promoted, and say NAY: demote the leader first.
-A node that was far behind when the leader stopped still hears NAY: promote another.
-"""
 
 
 def register(app: typer.Typer) -> None:
@@ -52,8 +45,7 @@ def register(app: typer.Typer) -> None:
     table_app.command("list")(list_)
     table_app.command("describe")(describe)
     table_rows.register(table_app)
-    table_app.command("promote", epilog=PROMOTE_EPILOG)(promote)
-    table_app.command("demote")(demote)
+    table_leaders.register(table_app)
     table_app.command("drop")(drop)
     app.add_typer(table_app, name="table")
 
@@ -253,38 +245,6 @@ def _show_table(group: str, table: Table) -> None:
     kind = "synchronous" if table.synchronous else "asynchronous"
     title = f"Table {group}/{table.name}, {kind}"
     say.console().print(say.table(title, ("column", "type", "may be null", "in the key"), rows, right=(3,)))
-
-
-def promote(
-    group: GroupArgument,
-    node: Annotated[int, typer.Option("--node", metavar="N", min=1, help="Who shall lead.")],
-    roll_back: Annotated[
-        bool, typer.Option("--roll-back", help="Take back what former leaders left unsettled (it is lost).")
-    ] = False,
-    servers: Servers = SERVERS,
-    as_json: AsJson = False,
-) -> None:
-    """Let a node lead a group of tables whose copies agree by confirm."""
-    from quorate.cli.table_words import opened
-
-    with opened(servers, group) as tables:
-        leader = tables.promote(node, roll_back=roll_back)
-    if as_json:
-        say.print_json({"group": group, "leader": leader or None})
-    else:
-        print(f"group {group} is led by node {leader}")
-
-
-def demote(group: GroupArgument, servers: Servers = SERVERS, as_json: AsJson = False) -> None:
-    """Let whoever leads a group settle everything and lead no more; another node is elected, or promoted."""
-    from quorate.cli.table_words import opened
-
-    with opened(servers, group) as tables:
-        tables.demote()
-    if as_json:
-        say.print_json({"group": group, "demoted": True})
-    else:
-        print(f"the leader of group {group} has settled everything, and leads no more")
 
 
 def drop(

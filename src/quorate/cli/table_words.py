@@ -25,6 +25,7 @@ SHOWN_MAX = 200
 @contextmanager
 def opened(servers: str, group: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[TableGroup]:
     """A group of tables; what becomes of what is asked is told in one line."""
+    from quorate.cli.access import access
     from quorate.client import (
         ClientError,
         NobodyThere,
@@ -35,7 +36,9 @@ def opened(servers: str, group: str, *, timeout_s: float = TIMEOUT_S) -> Iterato
     )
 
     try:
-        made = TableGroup(servers, group, client_id="quorate-cli", timeout_s=timeout_s)
+        made = TableGroup(
+            servers, group, client_id="quorate-cli", timeout_s=timeout_s, security=access().security
+        )
     except ValueError as wrong:
         raise WrongUsage(f"--bootstrap: {wrong}") from wrong
     try:

@@ -166,7 +166,7 @@ def test_a_second_promotion_waits_for_the_first() -> None:
     bench = Bench(N1, "1-0P", epoch=1)
     bench.promote(7)
     ordered = bench.command(commands.Promote(8))
-    assert outcomes(ordered) == [(8, Outcome.REFUSED)]
+    assert outcomes(ordered) == [(8, Outcome.BUSY)]
     assert reasons(ordered) == ["it is being promoted already"]
 
 

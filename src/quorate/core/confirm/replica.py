@@ -97,8 +97,8 @@ class Replica(raft.Replica):
             self._saw_promote(newest)
 
     def adopt(self, epoch: int) -> None:
-        """Whoever waits for its turn to stand waits no longer for that: nominees who are ordered to stand ask nobody
-        before they take an epoch, and one that is ordered again and again, in vain, would keep all others from it.
+        """Whoever waits for its turn to stand waits no longer for that: nominees who are ordered to stand ask
+        nobody before they take an epoch, and one that is ordered again and again would keep all others from it.
         A vote, or a leader that is heard, starts the clock anew (Raft §5.2)."""
         due = None if self.role.name == "leader" else self.role.deadline
         super().adopt(epoch)
@@ -311,6 +311,10 @@ class Replica(raft.Replica):
             outcome = Outcome.SETTLED if self.commit >= (self.leads_from or 0) else Outcome.BUSY
             self.emit(effects.Reply(command.request, outcome, self.commit, self.epoch, self.me.node))
             return
+        if self.promotion is not None:
+            why = "it is being promoted already"
+            self.emit(effects.Reply(command.request, Outcome.BUSY, leader=self.leader, why=why))
+            return
         why_not = self._why_not_promoted()
         if not why_not and command.roll_back and self.barrier is not None:
             why_not = (
@@ -327,8 +331,6 @@ class Replica(raft.Replica):
         self.role.handed_over = True
 
     def _why_not_promoted(self) -> str:
-        if self.promotion is not None:
-            return "it is being promoted already"
         if not self.counts:
             return "this replica does not count until it is joined again"
         if not self.is_voter and not self.is_leaving:
