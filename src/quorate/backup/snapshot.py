@@ -30,15 +30,16 @@ from quorate.backup.pace import Progress, Throttle
 from quorate.backup.place import Place
 from quorate.backup.saving import IsStopped, expect_same, pause
 from quorate.backup.source import Source
-from quorate.client.errors import OutcomeUnknown, RolledBack, SnapshotLost, TransactionRefused
+from quorate.client.errors import OutcomeUnknown, RolledBack, SnapshotLost, TransactionRefused, Unreachable
 from quorate.client.tables import TableGroup
 from quorate.machine.table_rows import Rows
 from quorate.machine.table_snapshot import FORMAT as SNAPSHOT_FORMAT
 from quorate.machine.table_snapshot import Begin, Chunk, End, ResultsChunk, RowsChunk, StagedChunk, parts_of
 from quorate.tables import ID_BYTES, CreateTable, Operation, Replace, Table
+from quorate.wire.tables import Described
 
 TRIES_COUNT = 5
-"""Snapshots that are begun before it is given up: each was lost with its node."""
+"""Snapshots that are begun before it is given up: each was lost with its node, or its node was."""
 PUT_BYTES_MAX = 1 << 20
 """Of rows in one transaction; one that is larger has one alone."""
 UNSETTLED_COUNT_MAX = 16
@@ -72,18 +73,28 @@ def save_tables(
 ) -> TablesSaved:
     """Raises Stopped, BackupError and ClientError; what was there before is then still there."""
     before = expect_same(place, source, TABLES)
+    gone: list[int] = []
     for _ in range(TRIES_COUNT):
         described = tables.describe()
         if before is not None and _is_same(before, source, described.offset):
             return TablesSaved(before, 0, is_new=False)
-        node = described.leader or min(described.copies)
+        node = _from_whom(described, gone)
         throttle, progress = Throttle(rate, monotonic()), Progress(source.name, tell)
         pieces = _paced(tables.snapshot(node), throttle, progress, is_stopped)
         try:
             return _save(place, source, before, pieces, file_bytes_max)
         except SnapshotLost as lost:
             tell(str(lost))
+        except Unreachable as error:  # It may be gone for good, and others have copies, too.
+            tell(f"{source.name}: node {node} does not answer ({error}); another copy is asked")
+            gone.append(node)
     raise BackupError(f"{source.name}: {TRIES_COUNT} snapshots were lost with their nodes; try again later")
+
+
+def _from_whom(described: Described, gone: list[int]) -> int:
+    """Whoever leads, as long as it answers; of the others any that does."""
+    there = [node for node in (described.leader, *described.copies) if node and node not in gone]
+    return there[0] if there else described.leader or min(described.copies)
 
 
 def _is_same(before: Manifest, source: Source, offset: int) -> bool:
