@@ -20,8 +20,9 @@ from quorate.bench.cluster_processes import START_TIMEOUT_S
 from quorate.cli.doctor_partitions import UNSETTLED_S
 from quorate.client import AsyncTableGroup, create_group
 from quorate.core.entry import partition_of
-from quorate.machine.metadata import METADATA
+from quorate.machine.metadata import METADATA, REPLICATIONS
 from quorate.node.client import Client
+from quorate.node.requests import ReplicaStatus
 from quorate.tables import CreateTable, Insert
 from tests.cluster.growing import held_by
 from tests.cluster.person import Operator
@@ -216,17 +217,19 @@ def test_damage_and_a_full_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-def test_the_same_damage_on_every_copy_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replication", REPLICATIONS)
+def test_the_same_damage_on_every_copy_is_named(tmp_path: Path, replication: str) -> None:
     async def main() -> None:
         cluster = ProxiedCluster(tmp_path, store=SMALL_SEGMENTS, scrub_every_s=0.5)
         async with cluster, cluster.client() as client:
             person = await started(cluster, client)
-            await asyncio.to_thread(person.does, "topic create events")
+            await asyncio.to_thread(person.does, f"topic create events --replication {replication}")
             deadline = monotonic() + FOUND_TIMEOUT_S
             while not all(has_sealed_segments(node.directory) for node in cluster.nodes.values()):
                 assert monotonic() < deadline
                 await asyncio.to_thread(write, cluster.bootstrap, "events", 20, LARGE_BYTES)
             await until_marked(cluster, client)
+            before = await copies_of(cluster, client, "events")
             for node in cluster.nodes.values():
                 node.kill()
                 assert damage(node.directory) >= 1
@@ -242,9 +245,24 @@ def test_the_same_damage_on_every_copy_is_named(tmp_path: Path) -> None:
                 return any(words in node.said() for node in cluster.nodes.values()) or None
 
             await cluster.until(said, "a node to say so")
+            after = await copies_of(cluster, client, "events")
+            for number, copy in after.items():
+                assert copy.faulty, "it is still said to be damaged"
+                assert copy.head.offset >= before[number].commit, "nothing that was settled is cut"
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
+
+
+async def copies_of(cluster: ProxiedCluster, client: Client, topic: str) -> dict[int, ReplicaStatus]:
+    """All three of its first partition."""
+
+    async def all_there() -> dict[int, ReplicaStatus] | None:
+        (found,) = (await client.image(1, (topic,))).topics
+        held = held_by(await cluster.answers(client), partition_of(found.id, 0))
+        return held if len(held) == 3 else None
+
+    return await cluster.until(all_there, f"three copies of {topic}")
 
 
 async def until_marked(cluster: ProxiedCluster, client: Client) -> None:

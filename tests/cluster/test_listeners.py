@@ -191,7 +191,7 @@ def test_tables_and_topics_of_our_own_client(cluster: SecuredCluster) -> None:
         bank.execute(Insert("accounts", (7,)))
         row = bank.get("accounts", (7,))
         assert row is not None
-    got = quorate(cluster, "table", "get", "bank/accounts", "7", "--json")
+    got = quorate(cluster, "table", "get", "bank/accounts", "7", "--json", "-b", cluster.bootstrap)
     assert (got.returncode, got.stderr) == (0, "")
     assert '"id": 7' in got.stdout
 
