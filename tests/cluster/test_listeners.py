@@ -191,8 +191,12 @@ def test_tables_and_topics_of_our_own_client(cluster: SecuredCluster) -> None:
         bank.execute(Insert("accounts", (7,)))
         row = bank.get("accounts", (7,))
         assert row is not None
-    got = quorate(cluster, "table", "get", "bank/accounts", "7", "--json", "-b", cluster.bootstrap)
-    assert (got.returncode, got.stderr) == (0, "")
+    cluster.write_access(user=ANN, password=PASSWORD, nodes=False)
+    try:
+        got = quorate(cluster, "table", "get", "bank/accounts", "7", "--json", "-b", cluster.bootstrap)
+    finally:
+        cluster.write_access()
+    assert got.returncode == 0, got.stderr
     assert '"id": 7' in got.stdout
 
 
