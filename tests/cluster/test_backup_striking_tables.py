@@ -39,8 +39,8 @@ NOTE = "n" * 1000
 SLOW = "300k"
 """Of 1.5 MB: seconds, in some seven pieces."""
 HALF_WAY, WRITTEN = "half-way", "before its manifest"
-RESTORING = {"as it begins": 0, HALF_WAY: ACCOUNTS_COUNT // 2, "near its end": ACCOUNTS_COUNT * 9 // 10}
-"""The row of this key is there, and the last one is not."""
+RESTORING = {"as it begins": 0, HALF_WAY: ACCOUNTS_COUNT // 2, "near its end": ACCOUNTS_COUNT * 3 // 4}
+"""The row of this key is there, and the last one, in a later transaction, is not."""
 S3 = pytest.mark.skipif(find_spec("moto") is None, reason="moto is not installed")
 
 
