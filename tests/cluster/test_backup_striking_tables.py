@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from quorate.client import TableGroup, UnknownGroup, Unreachable, create_group
+from quorate.client import Consistency, TableGroup, UnknownGroup, Unreachable, create_group
 from quorate.machine.metadata import REPLICATIONS
 from quorate.tables import Column, CreateTable, Insert, Table, Type
 from tests.cluster.growing import GrowingCluster
@@ -94,7 +94,7 @@ def open_accounts(servers: str, kind: str) -> None:
 
 def accounts_of(servers: str, group: str) -> list[tuple[object, ...]]:
     with TableGroup(servers, group) as bank:
-        return [tuple(row.values) for row in bank.iterate("accounts")]
+        return [tuple(row.values) for row in bank.iterate("accounts", consistency=Consistency.LINEARIZABLE)]
 
 
 def expect_of_one_moment(rows: list[tuple[object, ...]]) -> None:
