@@ -7,6 +7,7 @@ person types them. Whatever was acknowledged is there once in the end, on every 
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +22,7 @@ from quorate.bench.cluster_processes import START_TIMEOUT_S
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
 from tests.cluster.fault_support import Load, Writer, go_on, transferred_in, written_to
-from tests.cluster.moving_stages import STAGES, is_seen
+from tests.cluster.moving_stages import STAGES, is_seen, stands_still_as_it_is_ordered
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.support import run
@@ -48,6 +49,7 @@ class Moving:
         self.cluster, self.client, self.loads = cluster, client, loads
         self.person = Operator(cluster.bootstrap)
         self._released: asyncio.Task[None] | None = None
+        self._stands_still = 0
 
     async def types(self, line: str) -> str:
         return await asyncio.to_thread(self.person.brings_about, line)
@@ -82,27 +84,39 @@ class Moving:
         image = await self.client.image(next(iter(self.cluster.nodes)), current=True)
         return {topic.name for topic in image.topics if topic.changes}
 
-    async def is_seen(self, operator: int, stage: str) -> bool:
-        """What was ordered while nothing moves, as it is so far. Links may be slow then, and are until healed."""
+    async def is_seen(self, operator: int, stage: str, target: int = 0) -> bool:
+        """What was ordered while nothing moves, as it is so far. Links are slow then where that helps to see it, or
+        the target, if one is named, stands still: until somebody is killed."""
+        if stage == STAGES[0] and target:
+            is_seen_so = await stands_still_as_it_is_ordered(self.cluster, self.client, operator, target)
+            self._stands_still = target if is_seen_so else 0
+            return is_seen_so
         if stage != STAGES[0]:
             assert await is_seen(self.cluster, self.client, operator, STAGES[1])
             await self.go_on()  # And it stays so.
-        if stage == STAGES[2]:
+        if stage != STAGES[1]:
             for node in (1, 2, 3):
                 self.cluster.slow_down(node, SLOW_S)
+        if stage == STAGES[2]:
             self._released = asyncio.create_task(self.holds_back(False))  # Copies do not wait for its end.
         return await is_seen(self.cluster, self.client, operator, stage)
 
     async def killed(self, node: int) -> None:
         self.cluster.nodes[node].kill()
-        self.cluster.heal()
+        self._heal()
         await self.go_on()
         self.cluster.nodes[node].start()
         await self.cluster.until_registered(self.client)
 
+    def _heal(self) -> None:
+        self.cluster.heal()
+        if self._stands_still and self.cluster.nodes[self._stands_still].process is not None:
+            self.cluster.nodes[self._stands_still].send(signal.SIGCONT)
+        self._stands_still = 0
+
     async def lets_go(self) -> None:
         """Everything moves again, whatever became of it."""
-        self.cluster.heal()
+        self._heal()
         if self._released is not None:
             await self._released
             self._released = None
@@ -265,7 +279,7 @@ async def caught_moving(moving: Moving, order: Order, victim: str, stage: str) -
     hit = {"operator": operator, "source": order.source, "target": order.target}[victim]
     await moving.holds_back(True)
     typed = [moving.begins(f"{line} --no-wait") for line in order.lines]
-    is_caught = await moving.is_seen(operator, stage)
+    is_caught = await moving.is_seen(operator, stage, order.target)
     if is_caught:
         await moving.killed(hit)
     await moving.lets_go()
@@ -288,7 +302,7 @@ def test_a_command_that_is_killed_goes_on_when_it_is_typed_again(tmp_path: Path,
         async with four_nodes(tmp_path) as moving:
             for stage in STAGES:
                 for _ in range(TRIES_MAX):
-                    is_caught = await caught_commands(moving, order.lines, stage)
+                    is_caught = await caught_commands(moving, order.lines, stage, order.target)
                     assert sum((await moving.held()).values()) == order.copies_count
                     await moving.go_on()
                     for line in order.undone:
@@ -301,12 +315,12 @@ def test_a_command_that_is_killed_goes_on_when_it_is_typed_again(tmp_path: Path,
     run(main())
 
 
-async def caught_commands(moving: Moving, lines: Sequence[str], stage: str) -> bool:
+async def caught_commands(moving: Moving, lines: Sequence[str], stage: str, target: int = 0) -> bool:
     """Whether they were killed when it was so far; what they were to do is done in any case, by the same again."""
     operator = await leading(moving.cluster, moving.client)
     await moving.holds_back(True)
     typed = [moving.begins(line) for line in lines]
-    is_caught = await moving.is_seen(operator, stage)
+    is_caught = await moving.is_seen(operator, stage, target)
     is_caught = is_caught and any(process.poll() is None for process in typed)
     for process in typed:
         process.kill()
