@@ -156,7 +156,14 @@ def test_the_command_runs_without_a_java_of_the_system(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-def test_an_interrupted_sweep_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "last"),
+    [(signal.SIGINT, 130, "quorate: interrupted\n"), (signal.SIGTERM, 143, "begins it anew\n")],
+)
+def test_an_interrupted_sweep_ends_at_once_and_leaves_nothing(
+    number: signal.Signals, status: int, last: str, tmp_path: Path
+) -> None:
+    """All of its process group is signalled, as by a terminal or by `timeout`, which signals the process, too."""
     said = tmp_path / "said"
     with said.open("wb") as output:
         sweeping = subprocess.Popen(
@@ -164,6 +171,7 @@ def test_an_interrupted_sweep_ends_at_once_and_leaves_nothing(tmp_path: Path) ->
             cwd=tmp_path,
             stdout=output,
             stderr=output,
+            start_new_session=True,
         )
     try:
         deadline = time.monotonic() + TIMEOUT_S
@@ -171,13 +179,17 @@ def test_an_interrupted_sweep_ends_at_once_and_leaves_nothing(tmp_path: Path) ->
             assert time.monotonic() < deadline, said.read_text(encoding="utf-8")
             assert sweeping.poll() is None, said.read_text(encoding="utf-8")
             time.sleep(POLL_S)
-        sweeping.send_signal(signal.SIGINT)
-        assert sweeping.wait(TIMEOUT_S) == 130
+        sweeping.send_signal(number)
+        os.killpg(sweeping.pid, number)
+        assert sweeping.wait(TIMEOUT_S) == status
     finally:
         sweeping.kill()
         sweeping.wait()
-    assert "Traceback" not in said.read_text(encoding="utf-8")
-    assert said.read_text(encoding="utf-8").endswith("quorate: interrupted\n")
+    text = said.read_text(encoding="utf-8")
+    assert "nothing of it is kept; the same command begins it anew\n" in text
+    assert text.endswith(last)
+    for noise in ("Traceback", "Exception", "ERROR", "Warning"):
+        assert noise not in text, text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said"]
 
 

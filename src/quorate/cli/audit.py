@@ -77,7 +77,7 @@ def _run(places: list[Place], master: str) -> Report:
 
     say.progress_line(f"Spark is starting ({master}): some seconds")
     try:
-        with local_session("quorate audit", master=master) as session:
+        with local_session("quorate audit", master=master, log_level="off") as session:
             from quorate.spark.audit import audit as audited
 
             return audited(session, places, say.progress_line)

@@ -132,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     # A polite end (timeout, a supervisor) cleans up like any other: temporary directories can be large.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))
+    signal.signal(signal.SIGTERM, _end)
     _have_streams()
     status = run(sys.argv[1:])
     try:
@@ -144,6 +144,12 @@ def main() -> NoReturn:
         _quietly()
         status = WRONG_USAGE
     sys.exit(status)
+
+
+def _end(*_: object) -> NoReturn:
+    # `timeout` says it twice, to the process and to its group: what is cleaned up meanwhile is not left half-way.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    sys.exit(ENDED)
 
 
 def _have_streams() -> None:

@@ -180,7 +180,7 @@ def run(
     began = monotonic()
     say.progress_line(f"Spark is starting ({master}): some seconds")
     try:
-        with local_session("quorate sweep", master=master) as session:
+        with local_session("quorate sweep", master=master, log_level="off") as session:
             absolute = str(Path(place).absolute()) if is_local(place) else place
             run_parts(session, sweep, absolute, tasks=tasks, overwrite=overwrite)
             return added_up(session, sweep, absolute, monotonic() - began)
@@ -237,6 +237,7 @@ def run_parts(session: SparkSession, sweep: Sweep, place: str, *, tasks: int | N
                 raise WrongUsage(f"{failed}; look at the master and at {place!r}") from failed
             except BaseException:
                 _forget(place, parts.where(plan, seeds))
+                say.progress_line(_kept(done, sweep.worlds_count))
                 raise
             done += len(seeds)
 
@@ -244,6 +245,12 @@ def run_parts(session: SparkSession, sweep: Sweep, place: str, *, tasks: int | N
 def _worlds(told: Told, done: int, worlds_count: int, tasks_count: int) -> Told:
     """Spark tells of tasks; people are told of worlds. Tasks differ by one world at most."""
     return lambda tasks: told(done + worlds_count * tasks // tasks_count)
+
+
+def _kept(done: int, worlds_count: int) -> str:
+    if not done:
+        return "nothing of it is kept; the same command begins it anew"
+    return f"{done:,} of {worlds_count:,} worlds are kept; the same command goes on with the others"
 
 
 def _forget(place: str, part: str) -> None:

@@ -9,13 +9,13 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from logging import NullHandler, getLogger
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quorate.spark.java import find_java, java_home_for_spark
 
@@ -75,8 +75,10 @@ def local_session(
                 signal.signal(signal.SIGINT, interrupted)
             try:
                 yield session
+            except Exception as error:
+                raise _ending(error) or error from None
             finally:
-                _stop(session)
+                apart(session.stop)
 
 
 def _start(app: str, master: str, log_level: str, settings: Mapping[str, str], scratch: Path) -> SparkSession:
@@ -96,25 +98,49 @@ def _start(app: str, master: str, log_level: str, settings: Mapping[str, str], s
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.appName(app).master(master)
-    for name, value in {**usual, **settings}.items():
+    wanted = {"spark.app.name": app, "spark.master": master, **usual, **settings}
+    _have_java(wanted)
+    builder = SparkSession.builder
+    for name, value in wanted.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level.upper())
     return session
 
 
-def _stop(session: SparkSession) -> None:
+def _have_java(wanted: Mapping[str, str]) -> None:
+    """Started out of reach of what ends us all (`timeout` signals its whole process group): it is we who end Java.
+
+    It ends by itself when we are gone, as nobody holds its input any more.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        launch: Callable[..., Any] = launch_gateway
+        conf = SparkConf().setAll(list(wanted.items()))
+        SparkContext._ensure_initialized(gateway=launch(conf, {"start_new_session": True}))
+
+
+def _ending(error: BaseException) -> BaseException | None:
+    """The signal that was being obeyed when `error` came: what Java says of that is news to nobody."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt | SystemExit):
+        cause = cause.__context__
+    return cause
+
+
+def apart(stop: Callable[[], None]) -> None:
     """From a thread of its own: the connection to Java of one that was interrupted is of no use any more.
 
     A plain one. Spark's own threads ask Java for something before they start, from the very thread that must not.
     """
 
-    def stop() -> None:
+    def stopped() -> None:
         with suppress(Exception):  # Where Java is gone, nothing is left to be stopped.
-            session.stop()
+            stop()
 
-    stopping = Thread(target=stop, name="stopping Spark", daemon=True)
+    stopping = Thread(target=stopped, name="stopping Spark", daemon=True)
     stopping.start()
     stopping.join(STOP_S)
 

@@ -22,6 +22,7 @@ from quorate.client.cluster import Cluster
 from quorate.spark.asking import earliest
 from quorate.spark.lake import File, Lake, LakeTrouble, taken
 from quorate.spark.planning import read_stream_offset
+from quorate.spark.session import apart
 from quorate.spark.tier_source import NAME, TASK_OFFSETS_MAX, TierSource
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Tiering:
         batch_offsets: int = BATCH_OFFSETS,
     ) -> None:
         """Until everything that is there now is in the lake; with `every`, on and on."""
-        with TemporaryDirectory(prefix="quorate-tier-") as scratch:
+        with TemporaryDirectory(prefix="quorate-tier-", ignore_cleanup_errors=True) as scratch:
             session.dataSource.register(TierSource)
             stream = (
                 session.readStream.format(NAME)
@@ -110,7 +111,7 @@ class Tiering:
                 # Spark says it with all of Java's and Python's stacks.
                 raise self.trouble or error from error
             finally:
-                query.stop()
+                apart(query.stop)
 
     def _kept(self, files: DataFrame, checkpoint: str, number: int) -> None:
         try:
