@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from quorate.cli.demo_cluster import DemoCluster
+from quorate.cli.entry import run
 from quorate.client.cluster import Cluster
 from quorate.spark import lake as lakes
 from quorate.spark import tier as tiers
@@ -202,6 +203,8 @@ def test_compacted_topics_are_not_tiered(spark: SparkSession, cluster: DemoClust
     tiering = Tiering(Lake(str(tmp_path)), {"kafka.bootstrap.servers": cluster.bootstrap}, (name,))
     with Cluster(cluster.bootstrap) as asked, pytest.raises(LakeTrouble, match="is compacted"):
         tiering.begin(asked)
+    words = ["tier", name, "--lake", str(tmp_path), "--bootstrap", cluster.bootstrap]
+    assert run(words) == 2, "as with a topic that is not there"
 
 
 def test_small_files_are_joined_and_what_nobody_needs_is_removed(job: Job) -> None:

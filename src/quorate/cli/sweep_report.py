@@ -75,9 +75,9 @@ def comparison(compared: Sequence[Compared]) -> tuple[list[str], list[list[str]]
 def page_of(sweep: Sweep, violations: Sequence[tuple[str, Violation]], compared: Sequence[Compared]) -> str:
     plan = sweep.plans[0]
     worlds = sum(row.worlds for row in compared)
-    hours = sum(row.virtual_seconds for row in compared) / 3600
+    lived = say.duration(sum(row.virtual_seconds for row in compared))
     faults = escape(", ".join(plan.faults) or "none")
-    said = f"Seeds {sweep.first} to {sweep.end - 1}, {plan.nodes} nodes each, {hours:,.1f} hours of simulated time."
+    said = f"Seeds {sweep.first} to {sweep.end - 1}, {plan.nodes} nodes each, {lived} of simulated time."
     said += f" Faults: {faults}."
     return "\n".join(
         (

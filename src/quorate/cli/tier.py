@@ -16,6 +16,7 @@ from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
     from quorate.client.security import Security
+    from quorate.spark.tier import Tiering
 
 FAILED = 1
 BATCH_OFFSETS_MAX = 1_000_000_000
@@ -74,9 +75,8 @@ def tier(
     spelled(every)
     check_lake()
     from quorate.cli.orders import reached
-    from quorate.cli.worlds import counted
     from quorate.spark.java import NoJava
-    from quorate.spark.lake import Lake, LakeTrouble
+    from quorate.spark.lake import Lake, LakeTrouble, NotTiered
     from quorate.spark.session import NoSpark, local_session
     from quorate.spark.tier import Tiering
 
@@ -90,13 +90,23 @@ def tier(
             kept.run(session, start, every=spelled(every), batch_offsets=batch)
     except (NoSpark, NoJava) as missing:
         raise WrongUsage(str(missing)) from missing
+    except NotTiered as wrong:
+        raise WrongUsage(str(wrong)) from wrong
     except LakeTrouble as trouble:
         say.progress_line(f"quorate: {trouble}")
         raise typer.Exit(FAILED) from trouble
     counts = {"records": kept.rows_count, "bytes": kept.bytes_count, "commits": kept.commits_count}
+    say.result(f"{', '.join(names)} → {lake}: {became(kept)}", counts, json=json)
+
+
+def became(kept: Tiering) -> str:
+    from quorate.cli.worlds import counted
+
     size, commits = say.bytes_count(kept.bytes_count), counted(kept.commits_count, "commit")
-    said = f"{', '.join(names)} → {lake}: {counted(kept.rows_count, 'record')}, {size} of files, {commits}"
-    say.result(said, counts, json=json)
+    if kept.rows_count:
+        return f"{counted(kept.rows_count, 'record')}, {size} of files, {commits}"
+    noted = f"; {commits} to note where it goes on, behind offsets without records"
+    return f"nothing new{noted if kept.commits_count else ''}"
 
 
 def check_lake() -> None:

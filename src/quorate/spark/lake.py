@@ -40,6 +40,10 @@ class LakeTrouble(Exception):
     """One line: which table, what is wrong, what to do."""
 
 
+class NotTiered(LakeTrouble):
+    """It is of a kind that no table can hold: whoever asked is wrong, and nothing has happened."""
+
+
 class File(NamedTuple):
     """A Parquet file with records of one partition, below its table's place."""
 

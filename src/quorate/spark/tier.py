@@ -20,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from quorate.client.admin import settings_of
 from quorate.client.cluster import Cluster
 from quorate.spark.asking import earliest
-from quorate.spark.lake import File, Lake, LakeTrouble, taken
+from quorate.spark.lake import File, Lake, LakeTrouble, NotTiered, taken
 from quorate.spark.planning import read_stream_offset
 from quorate.spark.session import apart
 from quorate.spark.tier_source import NAME, TASK_OFFSETS_MAX, TierSource
@@ -57,7 +57,7 @@ class Tiering:
         start: Positions = {}
         for name, topic in cluster.topics(self.topics).items():
             if "compact" in settings_of(cluster, name).get("cleanup.policy", ""):
-                raise LakeTrouble(
+                raise NotTiered(
                     f"topic {name!r} is compacted, and those are not tiered: their logs forget by key"
                 )
             self.ids[name] = topic.id.hex()
@@ -142,7 +142,10 @@ class Tiering:
             self.commits_count += 1
             self.rows_count += sum(file.rows for file in files)
             self.bytes_count += sum(file.size for file in files)
-            self.told(f"{topic}: {sum(file.rows for file in files):,} records, version {table.version}")
+            rows_count = sum(file.rows for file in files)
+            # Noted none the less: a log that forgets offsets without records has not lost any.
+            what = f"{rows_count:,} records" if rows_count else "no records, only where it goes on"
+            self.told(f"{topic}: {what}, version {table.version}")
             table.tidy(compact=self.compact, vacuum_hours=self.vacuum_hours)
 
     def ends_in(self, checkpoint: str, batch: int) -> Positions:

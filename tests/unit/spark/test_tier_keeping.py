@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame, Row
 
+from quorate.cli.tier import became
 from quorate.spark.lake import File, Lake, LakeTrouble
 from quorate.spark.tier import Tiering
 from quorate.spark.tier_files import write_files
@@ -46,6 +47,21 @@ def test_files_and_where_they_end_are_one_commit(tmp_path: Path) -> None:
     )
     assert [(file.first, file.last) for file in table.files()] == [(0, 9)]
     assert (tiering.rows_count, tiering.commits_count) == (10, 2)
+
+
+def test_a_run_that_finds_nothing_commits_nothing_and_says_so(tmp_path: Path) -> None:
+    keep(
+        tiering_in(tmp_path),
+        list(write_files(iter([rows(0, 10)]), Lake(str(tmp_path)), "events", 0)),
+        {0: 10},
+    )
+    again = tiering_in(tmp_path)
+    keep(again, [], {0: 10})
+    table = again.lake.table("events", ID)
+    assert table is not None
+    assert (table.version, again.commits_count, became(again)) == (0, 0, "nothing new")
+    keep(again, [], {0: 12})
+    assert became(again) == "nothing new; 1 commit to note where it goes on, behind offsets without records"
 
 
 def test_what_another_job_has_taken_meanwhile_is_refused(tmp_path: Path) -> None:
