@@ -315,4 +315,6 @@ def tell(found: list[Totals], compared: list[Compared], place: str, page: Path, 
     out.print(f"Every seed, one row each:  {place}", soft_wrap=True, markup=False)
     out.print(f"Pictures:  {page}", soft_wrap=True, markup=False)
     for totals in found:
-        out.print(f"[bold]{summary(totals)}[/bold]", soft_wrap=True)
+        out.print(f"[bold]{summary(totals, timed=len(found) == 1)}[/bold]", soft_wrap=True)
+    if len(found) > 1:
+        out.print(f"All of them in {say.duration(found[0].taken)}.")

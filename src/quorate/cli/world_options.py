@@ -77,10 +77,10 @@ def faults_in_words(plan: Plan) -> str:
 
     faults = [name for name in plan.faults if name not in (RETENTION, COMPACTION)]
     also = "".join(f" and {name}" for name in plan.faults if name not in faults)
+    if set(faults) == set(parse_profiles("all")):
+        return f"all usual kinds of fault{also}"  # whatever else a protocol has: the same words for the same faults
     if {*faults, RETENTION, COMPACTION} == set(profiles_of(plan.protocol)):
         return f"every kind of fault{also}"
-    if set(faults) == set(parse_profiles("all")):
-        return f"all usual kinds of fault{also}"
     return (f"{', '.join(faults)} faults" if faults else "no faults") + also
 
 

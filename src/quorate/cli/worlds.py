@@ -255,10 +255,9 @@ def show_violations(violations: list[Violation], out: Console, *, shrunk: bool) 
         out.print(f"The shortest story:   {violations[0].reproduce} --shrink", soft_wrap=True)
 
 
-def summary(totals: Totals) -> str:
+def summary(totals: Totals, *, timed: bool = True) -> str:
+    """`timed`: the time is its own, and not that of others as well."""
     found = totals.sum
     verdict = counted(len(found.violations), "violation") if found.violations else "nothing was violated"
-    return (
-        f"{found.protocol}: {counted(found.seeds, 'world')}, {counted(found.events, 'event')} in "
-        f"{say.duration(totals.taken)} ({found.events_per_second:,.0f} events/s): {verdict}"
-    )
+    took = f" in {say.duration(totals.taken)} ({found.events_per_second:,.0f} events/s)" if timed else ""
+    return f"{found.protocol}: {counted(found.seeds, 'world')}, {counted(found.events, 'event')}{took}: {verdict}"

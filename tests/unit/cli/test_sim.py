@@ -155,8 +155,8 @@ def test_a_shrunk_plan_of_coordinated_can_be_run(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("protocol", "faults", "expected"),
     [
-        ("raft", "all", "every kind of fault"),
-        ("raft", "all,retention", "every kind of fault and retention"),
+        ("raft", "all", "all usual kinds of fault"),
+        ("raft", "all,retention", "all usual kinds of fault and retention"),
         ("coordinated", "all", "all usual kinds of fault"),
         ("coordinated", "all,operator", "every kind of fault"),
         ("coordinated", "all,operator,retention", "every kind of fault and retention"),
@@ -171,7 +171,7 @@ def test_every_kind_of_fault_is_said_only_where_it_is_so(protocol: str, faults: 
 
 def test_one_is_not_told_as_many() -> None:
     assert in_words(Plan(7, faults=(), nodes=1), range(7, 8)) == "raft on 1 node, seed 7, under no faults"
-    assert in_words(Plan(0), range(3)) == "raft on 3 nodes, seeds 0 to 2, under every kind of fault"
+    assert in_words(Plan(0), range(3)) == "raft on 3 nodes, seeds 0 to 2, under all usual kinds of fault"
     totals = Totals("coordinated")
     totals.add(Verdict(seed=0, events=1, operators=1))
     (_, events), *_, (_, operators), (_, worlds) = held(totals)  # and no row of reconfigurations

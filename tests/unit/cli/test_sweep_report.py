@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from quorate.cli.entry import run
 from quorate.cli.sweep_charts import Bar, bars, curves
+from quorate.cli.sweep_command import tell
 from quorate.cli.sweep_report import comparison, page_of
+from quorate.cli.worlds import Totals
 from quorate.sim.measures import BUCKETS_COUNT, SHORTEST_S, bucket_of, upper_s
 from quorate.sim.run import Plan, Violation, run_seed
 
@@ -70,6 +74,25 @@ def test_violations_come_first_with_the_command_that_shows_them() -> None:
     names, lines = comparison(rows)
     assert names == ["", "raft", "isr"]
     assert ["available", "75.00 %", "75.00 %"] in lines
+
+
+def test_simulated_time_is_said_in_a_unit_that_fits() -> None:
+    assert "4 h 00 min of simulated time" in page_of(SWEEP, [], [compared("raft", quick=1, slow=0)] * 2)
+    short = replace(compared("raft", quick=1, slow=0), virtual_seconds=12.0)
+    assert "12 s of simulated time" in page_of(SWEEP, [], [short])
+
+
+def test_the_time_of_all_protocols_is_told_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = [Totals("raft"), Totals("isr")]
+    for totals in found:
+        totals.taken = 40.0
+    rows = [compared("raft", quick=98, slow=2), compared("isr", quick=50, slow=50)]
+    tell(found, rows, "place", Path("page"), json=False)
+    said = capsys.readouterr().out
+    assert said.count("40 s") == 1
+    assert "All of them in 40 s." in said
 
 
 def test_pictures_are_whole_even_of_nothing() -> None:
