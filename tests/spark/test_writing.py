@@ -148,6 +148,16 @@ def test_what_is_wrong_is_said(
     assert said in str(raised.value)
 
 
+def test_a_topic_that_is_not_there_is_told_before_any_task(
+    spark: SparkSession, make_topic: MakeTopic
+) -> None:
+    with pytest.raises(PySparkException) as raised:
+        write(spark.range(1).selectExpr("'x' as value"), make_topic(), topic="nowhere")
+    assert "there is no topic 'nowhere'" in str(raised.value)
+    assert "Task" not in str(raised.value)
+    assert "Stacktrace" not in str(raised.value)
+
+
 def test_a_stream_is_copied_once_over_restarts_and_killed_leaders(
     spark: SparkSession, cluster: DemoCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -29,8 +29,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from quorate.client.cluster import Cluster
 from quorate.spark.options import WriteOptions, WrongOption
-from quorate.spark.staging import Staged, Transaction, joint_for, stage
+from quorate.spark.staging import CLIENT_ID, Staged, Transaction, joint_for, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +70,19 @@ def check_schema(options: WriteOptions, schema: StructType) -> None:
         if kind not in [each.simpleString() for each in wanted]:
             names = " or ".join(each.simpleString() for each in wanted)
             raise WrongOption(f"column {field.name!r} is {kind}, and must be {names}")
+
+
+def check_topic(options: WriteOptions) -> None:
+    """Once, before tasks begin: each would find it out by itself. Raises UnknownTopic, and what Cluster raises.
+
+    Streams are not asked for: what they write to may be made, or back, before there is anything to be written.
+    """
+    if options.topic is None:
+        return
+    with Cluster(
+        options.bootstrap, client_id=CLIENT_ID, timeout_s=options.timeout_s, security=options.security
+    ) as cluster:
+        cluster.topics([options.topic])
 
 
 def check_stream(app: str | None) -> None:
@@ -117,6 +131,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(options, schema)
+        check_topic(options)
         self.options = options
         run = uuid4().hex
         if options.app is None:
