@@ -129,6 +129,13 @@ def backups_in(place: Place) -> list[str]:
     return sorted({name.split("/")[0] for name in place.names("") if _OF_BACKUP.fullmatch(name)})
 
 
+def some_backups_in(place: Place) -> list[str]:
+    """The same, where nothing would be looked at if there were none: raises NoBackup."""
+    if names := backups_in(place):
+        return names
+    raise NoBackup(f"{place}: there is no backup at all; name the place that `quorate backup create` was given")
+
+
 def newest(place: Place, backup: str) -> Manifest:
     """Raises NoBackup, Damaged and WrongBackup."""
     if not _BACKUP.fullmatch(backup):

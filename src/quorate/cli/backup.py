@@ -180,14 +180,14 @@ def verify(
 ) -> None:
     """Read every byte of the backups of a place; exit code 1 if one is damaged."""
     from quorate.backup.checking import problems
-    from quorate.backup.manifest import backups_in
+    from quorate.backup.manifest import some_backups_in
     from quorate.backup.pace import Progress
     from quorate.cli.backup_work import in_one_line, opened
 
     wrong: list[str] = []
     with in_one_line():
         where = opened(place, endpoint)
-        names = backups_in(where) if name is None else [name]
+        names = some_backups_in(where) if name is None else [name]
         for each in names:
             found = _manifest_or_why(where, each)
             if isinstance(found, str):

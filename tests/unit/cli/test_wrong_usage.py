@@ -139,3 +139,15 @@ def test_a_story_without_a_place_is_refused_before_the_run(
 
 def test_help_is_pointed_to_by_its_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`quorate sim --help`" in complaint(capsys, "sim", "raft", "--nonsense")
+
+
+@pytest.mark.parametrize("made", [(), ("place",), ("place", "place/orders", "place/orders/data")])
+def test_where_no_backup_is_nothing_is_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: tuple[str, ...]
+) -> None:
+    for directory in made:
+        (tmp_path / directory).mkdir()
+    place = str(tmp_path / "place")
+    assert complaint(capsys, "backup", "verify", place) == (
+        f"quorate: {place}: there is no backup at all; name the place that `quorate backup create` was given\n"
+    )
