@@ -133,7 +133,9 @@ def some_backups_in(place: Place) -> list[str]:
     """The same, where nothing would be looked at if there were none: raises NoBackup."""
     if names := backups_in(place):
         return names
-    raise NoBackup(f"{place}: there is no backup at all; name the place that `quorate backup create` was given")
+    raise NoBackup(
+        f"{place}: there is no backup at all; name the place that `quorate backup create` was given"
+    )
 
 
 def newest(place: Place, backup: str) -> Manifest:

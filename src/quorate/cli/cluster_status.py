@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from quorate.cli.orders import Orders
     from quorate.cli.topic_view import Found
     from quorate.core.entry import Member
-    from quorate.machine.metadata import NodeInfo
+    from quorate.machine.metadata import NodeInfo, Topic
     from quorate.node.requests import Image, ReplicaStatus, Status
 
 NAMED_COUNT_MAX = 5
 """Of many partitions, so many are named in a line."""
+
+DISK_LOST = "disk lost, does not count"
 
 View = dict[str, Any]
 """The cluster, as one object."""
@@ -82,7 +84,10 @@ async def _looked_at(orders: Orders) -> tuple[View, list[str]]:
         "config": image.cluster.config,
         "metadata": _metadata(metadata),
         "nodes": [
-            {**_node(info, statuses.get(info.node), metadata), "registered_at": image.lives.get(info.node)}
+            {
+                **_node(info, image, statuses.get(info.node), metadata),
+                "registered_at": image.lives.get(info.node),
+            }
             for info in image.nodes
         ],
         "topics": len(image.topics),
@@ -134,17 +139,22 @@ def _partitions(found: Found) -> View:
             count += 1
             if leader is None:
                 leaderless.append(name)
-            elif _lacks_copies(found, leader, [member.node for member in topic.ensembles[number]]):
+            elif _lacks_copies(found, topic, number, leader):
                 incomplete.append(name)
             if any(replica.faulty for replica in found.held(partition).values()):
                 faulty.append(name)
     return {"partitions": count, "leaderless": leaderless, "incomplete": incomplete, "faulty": faulty}
 
 
-def _lacks_copies(found: Found, leader: ReplicaStatus, nodes: Sequence[int]) -> bool:
+def _lacks_copies(found: Found, topic: Topic, number: int, leader: ReplicaStatus) -> bool:
     """Whether a copy that counts is away. A little behind is not away; where there is an ISR, that says."""
+    from quorate.cli.how_far import missing_copy
+    from quorate.cli.topic_view import counting
+
+    stored = found.image.stored.get(leader.partition)
+    nodes = [member.node for member in counting(topic, number, leader, stored)]
     is_shrunk = leader.protocol == "isr" and len(leader.in_sync) < len(nodes)
-    return is_shrunk or any(node not in found.statuses for node in nodes)
+    return is_shrunk or any(missing_copy(found.image, found.statuses, topic, number, node) for node in nodes)
 
 
 def _troubles(partitions: View) -> list[str]:
@@ -192,7 +202,7 @@ def _metadata(leader: ReplicaStatus | None) -> View | None:
     }
 
 
-def _node(info: NodeInfo, status: Status | None, metadata: ReplicaStatus | None) -> View:
+def _node(info: NodeInfo, image: Image, status: Status | None, metadata: ReplicaStatus | None) -> View:
     from quorate.cli.how_far import is_unheard
     from quorate.machine.metadata import METADATA
 
@@ -203,9 +213,9 @@ def _node(info: NodeInfo, status: Status | None, metadata: ReplicaStatus | None)
         if info.node == metadata.me.node:
             role = "leads"
         elif info.node not in lives:
-            role = "follows"
+            role = DISK_LOST if _has_lost_copies(image, info.node) else "follows"
         else:
-            role = "votes" if lives[info.node] == info.incarnation else "disk lost, does not count"
+            role = "votes" if lives[info.node] == info.incarnation else DISK_LOST
         if info.node in metadata.lags:
             behind = "not heard yet" if is_unheard(metadata, info.node) else metadata.lags[info.node]
     view = {
@@ -231,3 +241,7 @@ def _node(info: NodeInfo, status: Status | None, metadata: ReplicaStatus | None)
         "faulty": sum(bool(replica.faulty) for replica in status.replicas),
         "connected": list(status.connected),
     }
+
+
+def _has_lost_copies(image: Image, node: int) -> bool:
+    return any(lost == node for _, _, lost in (*image.lost, *image.lost_now))

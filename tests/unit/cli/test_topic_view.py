@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from quorate.cli.cluster_status import _partitions, _troubles
+from quorate.cli.cluster_status import _node, _partitions, _troubles
 from quorate.cli.topic_describe import _copy_rows, _row
 from quorate.cli.topic_turning import waiting_for
 from quorate.cli.topic_view import Found
@@ -13,7 +13,7 @@ from quorate.core.coordinated import Shard
 from quorate.core.coordinated import Status as ShardStatus
 from quorate.core.entry import EntryId, Member, Membership, partition_of
 from quorate.core.isr import PartitionState
-from quorate.machine.metadata import Topic
+from quorate.machine.metadata import METADATA, NodeInfo, Topic
 from quorate.machine.shards import State, Stored
 from quorate.machine.turning import Turning
 from quorate.node.requests import Image, ReplicaStatus, Status
@@ -122,6 +122,33 @@ def test_partitions_that_somebody_should_look_after_are_named() -> None:
         "copies are away, or out of sync, of t/0",
         "something cannot be read, and is being mended, of t/0",
     ]
+
+
+@pytest.mark.parametrize("protocol", ["raft", "coordinated", "isr", "confirm"])
+def test_copies_on_disks_that_are_lost_are_away_though_their_node_answers(protocol: str) -> None:
+    topic = topic_of(protocol)
+    leader = copy_of(1, "leader", protocol=protocol, in_sync=(1, 2, 3))
+    all_there = {1: leader, 2: copy_of(2, protocol=protocol), 3: Status(3, (), 0, ())}
+    assert _troubles(_partitions(Found(image_of(topic), all_there))) == []
+    for lost in ("lost", "lost_now"):
+        image = msgspec.structs.replace(image_of(topic), **{lost: (("t", 0, 3),)})
+        assert _troubles(_partitions(Found(image, all_there))) == ["copies are away, or out of sync, of t/0"]
+
+
+def test_a_node_with_a_new_disk_does_not_count_whether_it_voted_or_not() -> None:
+    topic = topic_of("raft")
+    info = NodeInfo(3, 7, "h", 9)
+    lost = msgspec.structs.replace(image_of(topic), lost=(("t", 0, 3),), lost_now=(("t", 0, 3),))
+
+    def role(image: Image, *voters: Member) -> str:
+        leader = ReplicaStatus(METADATA, "leader", 1, 2, EntryId(2, 3), 3, 0, TRIO[0], Membership(voters))
+        return str(_node(info, image, Status(3, (), 0, ()), leader)["metadata"])
+
+    assert role(lost, *TRIO) == role(lost, *TRIO[:2]) == "disk lost, does not count"
+    assert role(image_of(topic), *TRIO[:2]) == "follows"
+    assert role(lost, *TRIO[:2], Member(3, 7)) == "votes", (
+        "there it counts again, and copies are told of apart"
+    )
 
 
 @pytest.mark.parametrize(
