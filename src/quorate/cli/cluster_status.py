@@ -111,13 +111,16 @@ def _level(image: Image) -> list[str]:
 
 
 def _settings(image: Image) -> list[str]:
+    from quorate.cli.how_far import STAND_STILL
     from quorate.machine.cluster import MOVING_RATE, drained_nodes, drained_setting, moving_rate
 
     config = image.cluster.config
     others = {MOVING_RATE, *(drained_setting(info.node) for info in image.nodes)}
     said = ", ".join(f"{name}={value}" for name, value in sorted(config.items()) if name not in others)
     lines = [f"new topics: {said}"] if said else []
-    if (rate := moving_rate(config)) >= 0:
+    if (rate := moving_rate(config)) == 0:
+        lines.append(STAND_STILL)
+    elif rate > 0:
         lines.append(f"copies are made with at most {say.bytes_count(rate)}/s from each node")
     if drained := drained_nodes(config, image.lives):
         several = len(drained) > 1
@@ -150,8 +153,9 @@ def _lacks_copies(found: Found, topic: Topic, number: int, leader: ReplicaStatus
     """Whether a copy that counts is away. A little behind is not away; where there is an ISR, that says."""
     from quorate.cli.how_far import missing_copy
     from quorate.cli.topic_view import counting
+    from quorate.core.entry import partition_of
 
-    stored = found.image.stored.get(leader.partition)
+    stored = found.image.stored.get(partition_of(topic.id, number))
     nodes = [member.node for member in counting(topic, number, leader, stored)]
     is_shrunk = leader.protocol == "isr" and len(leader.in_sync) < len(nodes)
     return is_shrunk or any(missing_copy(found.image, found.statuses, topic, number, node) for node in nodes)

@@ -12,6 +12,8 @@ from functools import cached_property
 
 import msgspec
 
+from quorate.cli.how_far import LET_THEM_GO_ON, STAND_STILL
+from quorate.cli.topic_copies import is_under_way
 from quorate.cli.topic_view import Found
 from quorate.core.entry import Member, Partition, partition_of
 from quorate.machine.metadata import METADATA, NodeInfo, Topic
@@ -21,6 +23,7 @@ from quorate.node.requests import Image, Status
 NAMED_COUNT_MAX = 5
 """Of many partitions, so many are named in a line."""
 THE_METADATA_GROUP = "the metadata group"
+GOES_ON = "wait; it goes on by itself"
 
 
 class Severity(StrEnum):
@@ -133,6 +136,24 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
         leader = self.found.leader(METADATA)
         return (leader.membership if leader is not None else self.image.metadata).ensemble
 
+    def wanted_voters(self) -> tuple[Member, ...]:
+        """Who is to vote, where a change is open; else who does."""
+        leader = self.found.leader(METADATA)
+        membership = leader.membership if leader is not None else self.image.metadata
+        return (membership.wanted or membership).ensemble
+
+    def is_lost(self, place: Place, node: int) -> bool:
+        """Whether a copy counts, and was on a disk that is gone."""
+        return (place.topic.name, place.number, node) in self._lost_now
+
+    def is_made_anew(self, place: Place, node: int) -> bool:
+        """Such a copy, in whose place one on the node's new disk was ordered."""
+        return is_under_way(self.image, place.topic, place.number, old=node, new=node)
+
+    @cached_property
+    def _lost_now(self) -> frozenset[tuple[str, int, int]]:
+        return frozenset(self.image.lost_now)
+
     def partitions(self) -> list[Place]:
         return [Place(topic, number) for topic in self.image.topics for number in range(len(topic.ensembles))]
 
@@ -177,3 +198,10 @@ def does(nodes: Sequence[int], one: str, several: str) -> str:
 
 def start_again(nodes: Sequence[int]) -> str:
     return f"start {nodes_named(nodes)} again, on {does(nodes, 'its machine', 'their machines')}"
+
+
+def how_it_goes_on(*, is_held_up: bool, look: str) -> tuple[str, tuple[str, ...]]:
+    """What to do about copies that are being made, and the commands."""
+    if is_held_up:
+        return f"let them go on: {STAND_STILL.split(';')[0]}", (LET_THEM_GO_ON, look)
+    return GOES_ON, (look,)

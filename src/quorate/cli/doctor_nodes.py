@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from quorate.cli import say
 from quorate.cli.doctor_facts import (
@@ -12,12 +12,16 @@ from quorate.cli.doctor_facts import (
     WARNING,
     Facts,
     Finding,
+    Place,
     does,
+    how_it_goes_on,
     named,
     nodes_named,
     start_again,
 )
+from quorate.cli.how_far import stands_still
 from quorate.cli.options import NATS_SUBJECT
+from quorate.core.entry import Member
 from quorate.core.quorum import majority
 
 START_COMMAND = "quorate node --config node.toml"
@@ -118,18 +122,20 @@ def _silent(facts: Facts) -> Iterator[Finding]:
 
 
 def _new_disks(facts: Facts) -> Iterator[Finding]:
-    image = facts.image
-    lost: dict[int, list[str]] = {}
-    for topic, number, node in (*image.lost, *image.lost_now):
-        places = lost.setdefault(node, [])
-        if f"{topic}/{number}" not in places:
-            places.append(f"{topic}/{number}")
-    lives = {info.node: info.incarnation for info in image.nodes}
-    for member in facts.voters():
-        if member.node in lives and lives[member.node] != member.incarnation:
-            lost.setdefault(member.node, [])
-    for node, places in sorted(lost.items()):
+    topics = {topic.name: topic for topic in facts.image.topics}
+    lost: dict[int, list[Place]] = {}
+    for name, number, node in sorted({*facts.image.lost, *facts.image.lost_now}):
+        lost.setdefault(node, []).append(Place(topics[name], number))
+    votes = {node for node, life in _lives(facts.voters()).items() if _is_another(facts, node, life)}
+    ordered = _lives(facts.wanted_voters())
+    for node in sorted(votes.union(lost)):
         if node not in facts.statuses:
+            continue
+        places = lost.get(node, [])
+        names = tuple(sorted(place.name for place in places))
+        is_voting = node not in votes or not _is_another(facts, node, ordered.get(node, 0))
+        if is_voting and all(facts.is_made_anew(place, node) for place in places):
+            yield _filled(facts, node, places, names)
             continue
         yield Finding(
             "disk-lost",
@@ -140,8 +146,34 @@ def _new_disks(facts: Facts) -> Iterator[Finding]:
             "let it count again, if the old disk will not come back",
             (f"quorate cluster replace {node}",),
             nodes=(node,),
-            partitions=tuple(sorted(places)),
+            partitions=names,
         )
+
+
+def _filled(facts: Facts, node: int, places: Sequence[Place], names: tuple[str, ...]) -> Finding:
+    """Somebody has said so."""
+    is_held_up = any(stands_still(facts.image, place.topic, place.number) for place in places)
+    do, commands = how_it_goes_on(is_held_up=is_held_up, look="quorate cluster status")
+    what = f"it runs with a directory made anew, and is ordered to count again: {len(places):,} of its copies"
+    return Finding(
+        "disk-lost",
+        WARNING,
+        f"node {node}",
+        f"{what}, and its vote where it had one, do not count until they have everything",
+        do,
+        commands,
+        nodes=(node,),
+        partitions=names,
+    )
+
+
+def _lives(members: Sequence[Member]) -> dict[int, int]:
+    return {member.node: member.incarnation for member in members}
+
+
+def _is_another(facts: Facts, node: int, life: int) -> bool:
+    """Whether a node is there with a directory other than that one."""
+    return node in facts.infos and facts.infos[node].incarnation != life
 
 
 def _apart(facts: Facts) -> Iterator[Finding]:

@@ -13,18 +13,20 @@ from quorate.cli import say
 from quorate.cli.doctor_facts import (
     CRITICAL,
     NOTE,
+    GOES_ON,
     THE_METADATA_GROUP,
     WARNING,
     Facts,
     Finding,
     Place,
     does,
+    how_it_goes_on,
     named,
     nodes_named,
     start_again,
 )
 from quorate.cli.doctor_nodes import START_COMMAND
-from quorate.cli.how_far import is_unheard, lost_nodes, phase, voters_phase, why_never_led
+from quorate.cli.how_far import is_unheard, lost_nodes, phase, stands_still, voters_phase, why_never_led
 from quorate.cli.topic_view import counting
 from quorate.core.entry import Partition
 from quorate.core.isr import PartitionState
@@ -34,6 +36,8 @@ from quorate.node.requests import ReplicaStatus
 
 UNSETTLED_S = 10.0
 """A write that waits so long does not wait for a slow disk or an election."""
+
+MADE_ANEW = "on a new disk, being made"
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -158,7 +162,9 @@ def _lack(facts: Facts, place: Place, leader: ReplicaStatus) -> _Lack:
 
 def _why_away(facts: Facts, place: Place, leader: ReplicaStatus, node: int) -> str:
     """Empty: it is there. A copy that is only behind is."""
-    if (place.topic.name, place.number, node) in facts.image.lost_now:
+    if facts.is_made_anew(place, node):
+        return MADE_ANEW
+    if facts.is_lost(place, node):
         return "disk lost"
     if node not in facts.statuses:
         return "does not answer"
@@ -185,6 +191,8 @@ def _copies_away(lack: _Lack, names: Sequence[str]) -> Finding:
         if why == "disk lost":
             todo.append(f"let the new disk of node {node} count")
             commands.append(f"quorate cluster replace {node}")
+    if any(why == MADE_ANEW for _, why in lack.missing):
+        todo.append("wait for the copies that are being made")
     if any(why in ("out of sync", "has no copy") for _, why in lack.missing):
         todo.append("see what holds it up: its disk, the network, or what the node says")
     commands.append(f"quorate topic describe {names[0]}")
@@ -215,7 +223,10 @@ def _behind(facts: Facts) -> Iterator[Finding]:
         return
     found: dict[int, list[tuple[str, int]]] = {}
     places = [(THE_METADATA_GROUP, METADATA, tuple(sorted(facts.infos)))]
-    places += [(place.name, place.partition, _counting(facts, place)) for place in facts.partitions()]
+    for place in facts.partitions():
+        # What was on a lost disk does not catch up: it is away until somebody replaces it.
+        there = tuple(node for node in _counting(facts, place) if not facts.is_lost(place, node))
+        places.append((place.name, place.partition, there))
     for name, partition, nodes in places:
         for node in nodes:
             if lag := _lasting_lag(facts, partition, node):
@@ -396,31 +407,54 @@ def _unsettled(facts: Facts) -> Iterator[Finding]:
 # ---- what is under way ----
 
 
+class _Waits(NamedTuple):
+    """What a change waits for."""
+
+    away: tuple[int, ...]
+    stands_still: bool
+
+
 def _changes(facts: Facts) -> Iterator[Finding]:
+    alike: dict[_Waits, list[Place]] = {}
     for place in facts.partitions():
         topic, number = place.topic, place.number
-        if number not in topic.changes:
-            continue
-        away = [member.node for member in topic.wanted(number) if member.node not in facts.statuses]
-        do = "wait; it goes on by itself"
-        if away:
-            do = f"{start_again(away)}; or order something else, which takes its place"
-        yield Finding(
-            "change-open",
-            WARNING if away else NOTE,
-            place.name,
-            f"{phase(topic, number, facts.image, facts.statuses)}; not yet so",
-            do,
-            (f"quorate topic describe {place.name}",),
-            nodes=tuple(away),
-            partitions=(place.name,),
-        )
+        if number in topic.changes:
+            wanted = [member.node for member in topic.wanted(number)]
+            away = tuple(sorted(node for node in wanted if node not in facts.statuses))
+            waits = _Waits(away, stands_still(facts.image, topic, number))
+            alike.setdefault(waits, []).append(place)
+    for waits, places in alike.items():
+        yield _change_open(facts, waits, places)
     if facts.found.leader(METADATA) is not None and (said := voters_phase(facts.statuses)):
         yield Finding(
             "change-open",
             NOTE,
             THE_METADATA_GROUP,
             f"{said.split(': ', 1)[1]}; not yet so",
-            "wait; it goes on by itself",
+            GOES_ON,
             ("quorate cluster status",),
         )
+
+
+def _change_open(facts: Facts, waits: _Waits, places: Sequence[Place]) -> Finding:
+    names, first = [place.name for place in places], places[0]
+    what = phase(first.topic, first.number, facts.image, facts.statuses)
+    look = f"quorate topic describe {first.name}"
+    if len(places) > 1:
+        what, look = (
+            f"copies move, in {len(places):,} partitions; {first.name} is {what}",
+            "quorate cluster status",
+        )
+    do, commands = how_it_goes_on(is_held_up=waits.stands_still, look=look)
+    if waits.away:
+        do = f"{start_again(waits.away)}; or order something else, which takes its place"
+    return Finding(
+        "change-open",
+        WARNING if waits.away else NOTE,
+        named(names),
+        f"{what}; not yet so",
+        do,
+        commands,
+        nodes=waits.away,
+        partitions=tuple(names),
+    )

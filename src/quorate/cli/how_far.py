@@ -22,10 +22,15 @@ from quorate.cli.orders import (
 )
 from quorate.cli.wrong import WrongUsage
 from quorate.core.entry import Member, partition_of
+from quorate.machine.cluster import MOVING_RATE, moving_rate
 from quorate.machine.metadata import METADATA, Topic
 from quorate.node.requests import Image, ReplicaStatus, Status
 
 TELL_AGAIN_S = 15.0
+LET_THEM_GO_ON = f"quorate cluster alter --reset {MOVING_RATE}"
+STAND_STILL = (
+    f"copies that are being made stand still, as {MOVING_RATE} is 0; `{LET_THEM_GO_ON}` lets them go on"
+)
 
 Statuses = dict[int, Status]
 
@@ -69,15 +74,17 @@ async def until_reached(orders: Orders, partitions: Iterable[tuple[str, int]], t
         ]
         if not going_on and image.is_current:
             return
+        is_held_up = any(stands_still(image, topic, number) for topic, number in going_on)
         if monotonic() >= deadline:
-            raise not_yet(timeout_s)
+            raise not_yet(timeout_s, STAND_STILL if is_held_up else "")
         line = NOBODY_LEADS
         if going_on and image.is_current:
             statuses = await orders.statuses(SOON_S)
             expect_majorities(image, going_on, statuses)
             topic, number = going_on[0]
             more = f", and {len(going_on) - 1} more" if len(going_on) > 1 else ""
-            line = f"{topic.name}/{number}: {phase(topic, number, image, statuses)}{more}"
+            held_up = f"; {MOVING_RATE} is 0" * is_held_up
+            line = f"{topic.name}/{number}: {phase(topic, number, image, statuses)}{more}{held_up}"
         teller.tell(line)
         await asyncio.sleep(LOOK_EVERY_S)
 
@@ -109,6 +116,12 @@ async def until_voters_stay(orders: Orders, timeout_s: float) -> None:
             raise not_yet(timeout_s)
         teller.tell(voters_phase(await orders.statuses(SOON_S)) or "the metadata group: voters change")
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+def stands_still(image: Image, topic: Topic, number: int) -> bool:
+    """Whether a change waits for a copy that nobody is allowed to send to."""
+    is_made = not set(topic.wanted(number)).difference(topic.ensembles[number])
+    return number in topic.changes and not is_made and moving_rate(image.cluster.config) == 0
 
 
 # ---- what can never come about ----

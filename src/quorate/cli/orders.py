@@ -324,8 +324,11 @@ def expect_known(nodes: Sequence[int], known: Sequence[NodeInfo]) -> None:
             raise WrongUsage(f"there is no node {node}; there are: {listed(there)}")
 
 
-def not_yet(timeout_s: float) -> NotYet:
-    return NotYet(f"not yet so after {timeout_s:g} s; it goes on by itself, or order something else")
+def not_yet(timeout_s: float, held_up: str = "") -> NotYet:
+    """`held_up`: what it waits for that does not come by itself."""
+    return NotYet(
+        f"not yet so after {timeout_s:g} s; {held_up or 'it goes on by itself'}, or order something else"
+    )
 
 
 def leader_status(statuses: dict[int, Status], partition: Partition) -> ReplicaStatus | None:

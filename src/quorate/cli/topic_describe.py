@@ -36,6 +36,7 @@ def register(topic_app: typer.Typer) -> None:
 
 def describe(target: Target, servers: Servers = SERVERS, json: Json = False) -> None:
     """Show who copies and who leads each partition of a topic, and how every copy is."""
+    from quorate.cli.how_far import STAND_STILL, stands_still
     from quorate.cli.orders import carry_out
 
     topic, numbers, seen = carry_out(servers, lambda orders: _looked_at(orders, target))
@@ -58,6 +59,8 @@ def describe(target: Target, servers: Servers = SERVERS, json: Json = False) -> 
     out.print(say.table(_title(topic), columns, rows, right=(0, 1, 2, 6)))
     copies = ("partition", "node", "role", "epoch", "log", "settled", "lag", "in sync", "faulty")
     out.print(say.table("", copies, _copy_rows(view), right=(0, 1, 3, 4, 5, 6)))
+    if any(stands_still(seen.image, topic, number) for number in numbers):
+        out.print(STAND_STILL, markup=False)
 
 
 async def _looked_at(orders: Orders, target: str) -> tuple[Topic, list[int], Found]:

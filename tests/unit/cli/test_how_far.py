@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from quorate.cli import how_far
-from quorate.cli.how_far import Teller, phase, voters_phase, why_never_led
+from quorate.cli.cluster_status import _settings
+from quorate.cli.how_far import STAND_STILL, Teller, phase, until_reached, voters_phase, why_never_led
 from quorate.cli.orders import NOBODY_LEADS
 from quorate.cli.topic_copies import Copies, added, is_under_way, removed, swapped
 from quorate.cli.topic_describe import _row, _title
 from quorate.cli.topic_view import Found
-from quorate.cli.wrong import WrongUsage
+from quorate.cli.wrong import NotYet, WrongUsage
 from quorate.core.entry import EntryId, Member, Membership, Partition, Wanted, partition_of
 from quorate.machine.changing import Change
+from quorate.machine.cluster import MOVING_RATE, Cluster
 from quorate.machine.metadata import METADATA, Topic
 from quorate.node.requests import Image, ReplicaStatus, Status
 
@@ -104,6 +108,36 @@ def test_progress_is_said_when_it_changes_and_again_after_a_while(
 
 def row_of(image: Image, statuses: dict[int, Status]) -> tuple[str, ...]:
     return _row(Found(image, statuses), topic_of(TRIO), 0)
+
+
+class Waiting:
+    """As much of a cluster as whoever waits sees of it."""
+
+    stands = standing = ""
+
+    def __init__(self, image: Image) -> None:
+        self.seen = image
+
+    async def image(self, _: list[str], *, even_old: bool) -> Image:
+        return self.seen
+
+
+@pytest.mark.parametrize(
+    ("rate", "wanted", "said"),
+    [
+        ("0", (*TRIO, FOUR), STAND_STILL),
+        ("1", (*TRIO, FOUR), "it goes on by itself"),
+        ("0", (ONE, TWO), "it goes on by itself"),
+    ],
+)
+def test_copies_that_nobody_may_send_to_are_not_said_to_go_on_by_themselves(
+    rate: str, wanted: tuple[Member, ...], said: str
+) -> None:
+    image = Image(1, 9, (), (topic_of(TRIO, wanted),), cluster=Cluster(2, {MOVING_RATE: rate}))
+    with pytest.raises(NotYet) as late:
+        asyncio.run(until_reached(Waiting(image), [("t", 0)], 0.0))  # type: ignore[arg-type]
+    assert str(late.value) == f"not yet so after 0 s; {said}, or order something else"
+    assert (STAND_STILL in _settings(image)) == (rate == "0")
 
 
 def test_a_row_without_a_leader_shows_every_copy() -> None:
