@@ -12,8 +12,8 @@ from typing import NamedTuple
 from quorate.cli import say
 from quorate.cli.doctor_facts import (
     CRITICAL,
-    NOTE,
     GOES_ON,
+    NOTE,
     THE_METADATA_GROUP,
     WARNING,
     Facts,
