@@ -87,7 +87,8 @@ def test_a_fourth_node_joins_copies_leads_votes_and_comes_back_with_a_new_disk(t
             replaced = person.does("cluster replace 4")
             assert replaced == "node 4 counts in 2 partitions and the metadata group\n"
             assert " votes " in person.row("cluster status", 4)
-            assert "has the disk that it had" in person.is_refused("cluster replace 4")
+            nothing = "nothing is left to do: node 4 counts everywhere\n"
+            assert person.does("cluster replace 4") == nothing
             person.does("topic remove events/0 --node 4")
             assert person.does("topic replace events/1 --node 4 --with 1") == "events/1 is on nodes 2, 3, 1\n"
             moved = person.does("cluster replace 4 --with 1")
@@ -157,7 +158,10 @@ def test_a_node_that_is_gone_for_good_is_forgotten(tmp_path: Path) -> None:
         assert "does not answer" in person.row("cluster status", 4)
         assert person.does("cluster forget 4") == "node 4 is forgotten\n"
         assert "127.0.0.1:" + str(port) not in person.does("cluster status")
-        assert "there is no node 4; there are: 1, 2, 3" in person.is_refused("cluster forget 4")
+        assert person.does("cluster forget 4") == "node 4 is forgotten already\n"
+        decommissioned = "node 4 has no copies and no vote, and is forgotten already\n"
+        assert person.does("cluster decommission 4") == decommissioned
+        assert "there is no node 9; there are: 1, 2, 3" in person.is_refused("cluster decommission 9")
         back = subprocess.run(
             [sys.executable, "-m", "quorate", "node", str(directory)],
             capture_output=True,
@@ -194,7 +198,6 @@ def test_what_cannot_be_done_is_said_in_one_line() -> None:
             "topic add events --node 9": "there is no node 9; there are: 1, 2, 3",
             "topic remove events --node 9": "there is no node 9; there are: 1, 2, 3",
             "topic remove events --node 1,2,3": "events/0: the last copy cannot be removed",
-            "topic replace events --node 1": "node 1 has the disk that it had",
             "topic replace events --node 1 --with 2": "events/0: node 2 has a copy already",
             "topic replace events --node 1 --with 9": "events/0: there is no node 9",
             "topic transfer events --to 9": "events/0: node 9 has no copy; it is on nodes 1, 2, 3",
@@ -204,7 +207,6 @@ def test_what_cannot_be_done_is_said_in_one_line() -> None:
             "cluster forget 9": "there is no node 9; there are: 1, 2, 3",
             "cluster forget 1": "node 1: it votes in the metadata group",
             "cluster replace 9": "there is no node 9; there are: 1, 2, 3",
-            "cluster replace 1": "node 1 has the disk that it had",
             "cluster replace 1 --with 2": "events/0: node 2 has a copy already",
         }.items():
             assert why in person.is_refused(line), line
@@ -212,6 +214,8 @@ def test_what_cannot_be_done_is_said_in_one_line() -> None:
         votes = person.does("cluster add 1")
         assert votes == "nodes 1, 2, 3 vote in the metadata group already\n"
         assert "events/1 is on nodes 2, 3, 1 already" in person.does("topic add events --node 1")
+        assert "events/1 is on nodes 2, 3, 1 already" in person.does("topic replace events --node 1")
+        assert person.does("cluster replace 1") == "nothing is left to do: node 1 counts everywhere\n"
         assert "1, 2, 3" in person.row("topic describe events", 0)
         late = person.types("topic remove events --node 3 --timeout 0.1")
         assert late.returncode in (0, 1)  # 1: it is ordered, and goes on by itself.

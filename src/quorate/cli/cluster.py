@@ -63,19 +63,22 @@ def transfer(
     json: Json = False,
 ) -> None:
     """Let another node lead the metadata group."""
-    from quorate.cli.orders import carry_out
+    from quorate.cli.orders import carry_out, leader_status
     from quorate.machine.metadata import METADATA
 
-    async def work(orders: Orders) -> None:
+    async def work(orders: Orders) -> bool:
         image = await orders.image()
         _expect_known(to, image.nodes)
         if to not in await orders.voters():
             raise WrongUsage(f"node {to} does not vote in the metadata group; `quorate cluster add {to}`")
         orders.advise(again=f"quorate cluster transfer --to {to}")
+        before = leader_status(await orders.statuses(), METADATA)
         await orders.transfer(METADATA, "the metadata group", to)
+        return before is not None and before.me.node == to
 
-    carry_out(servers, work)
-    say.result(f"the metadata group is led by node {to}", {"leader": to}, json=json)
+    already = carry_out(servers, work)
+    said = f"the metadata group is led by node {to}{' already' * already}"
+    say.result(said, {"leader": to, "already": already}, json=json)
 
 
 def add(
@@ -138,14 +141,18 @@ async def _as_ordered(orders: Orders, voters: Iterable[int], timeout_s: float) -
 
 def forget(node: NodeArgument, servers: Servers = SERVERS, json: Json = False) -> None:
     """Say that a node is gone for good. It must have no vote and no copies."""
-    from quorate.cli.orders import carry_out
+    from quorate.cli.orders import carry_out, is_forgotten
 
-    async def work(orders: Orders) -> None:
-        _expect_known(node, (await orders.image(())).nodes)
+    async def work(orders: Orders) -> bool:
+        image = await orders.image(())
+        if await is_forgotten(orders, node, image.nodes):
+            return True
         await orders.forget(node)
+        return False
 
-    carry_out(servers, work)
-    say.result(f"node {node} is forgotten", {"node": node, "forgotten": True}, json=json)
+    already = carry_out(servers, work)
+    forgotten = {"node": node, "forgotten": True, "already": already}
+    say.result(f"node {node} is forgotten{' already' * already}", forgotten, json=json)
 
 
 def _expect_known(node: int, known: tuple[NodeInfo, ...]) -> NodeInfo:

@@ -130,13 +130,16 @@ def decommission(
     json: Json = False,
 ) -> None:
     """Move everything off a node, take its vote away, and forget it."""
-    from quorate.cli.orders import carry_out
+    from quorate.cli.orders import carry_out, is_forgotten
 
-    async def work(orders: Orders) -> Drained:
+    async def work(orders: Orders) -> Drained | None:
         from quorate.machine.cluster import AlterCluster, drained_setting
 
         again = f"quorate cluster decommission {node}"
         orders.advise(again=again)
+        if await is_forgotten(orders, node, (await orders.image(())).nodes):
+            await orders.settle(f"node {node}", AlterCluster({drained_setting(node): None}))
+            return None
         await _expect_another_voter(orders, node)
         drained = await _drained(orders, node, again, throttle, timeout_s=timeout, no_wait=False)
         orders.advise(again=again)
@@ -147,10 +150,11 @@ def decommission(
         return drained
 
     drained = carry_out(servers, work)
-    named = [f"{name}/{number}" for name, number in drained.partitions]
+    named = [f"{name}/{number}" for name, number in drained.partitions] if drained is not None else []
+    already = drained is None
     say.result(
-        f"node {node} has no copies and no vote, and is forgotten",
-        {"node": node, "forgotten": True, "partitions": named},
+        f"node {node} has no copies and no vote, and is forgotten{' already' * already}",
+        {"node": node, "forgotten": True, "already": already, "partitions": named},
         json=json,
     )
 

@@ -37,6 +37,10 @@ class _Plan(NamedTuple):
     never: list[str]
 
 
+NOTHING_TO_DO = _Plan(False, [], [], [])
+"""It is so already."""
+
+
 def register(cluster_app: typer.Typer) -> None:
     cluster_app.command("replace", epilog=EPILOG)(replace)
 
@@ -91,12 +95,16 @@ def _tell(plan: _Plan, node: int, new: int, *, no_wait: bool, json: bool) -> Non
     copies = f"{count} partition{'s' * (count != 1)}"
     done = f"{copies} and the metadata group" if plan.votes else copies
     said = []
-    if no_wait:
+    if no_wait and (count or plan.votes):
         said.append(f"ordered for {done}; `quorate cluster status` shows how far")
     elif count or plan.votes:
         said.append(f"node {new} counts in {done}" + (f" in place of node {node}" if new != node else ""))
+    elif not plan.never:
+        so = f"node {node} counts everywhere" if new == node else f"node {node} has no copy and no vote"
+        said.append(f"nothing is left to do: {so}")
     where = [f"{topic.name}/{number}" for topic, number in (*(c[:2] for c in plan.copies), *plan.under_way)]
-    made = {"node": node, "with": new, "is_so": not no_wait, "partitions": where, "metadata": plan.votes}
+    is_so = not no_wait or not (count or plan.votes)
+    made = {"node": node, "with": new, "is_so": is_so, "partitions": where, "metadata": plan.votes}
     say.result(said, {**made, "never": plan.never}, json=json)
     if plan.never:
         more = f" And so it is with {len(plan.never) - 1} more." if len(plan.never) > 1 else ""
@@ -133,6 +141,8 @@ async def _planned(orders: Orders, image: Image, voters: dict[int, int], node: i
     ]
     votes = node in voters
     if not votes and not copies and not under_way:
+        if new != node and any(info.node == node for info in image.nodes):
+            return NOTHING_TO_DO
         raise WrongUsage(f"node {node} has no copy of anything, and no vote in the metadata group")
     if votes and new != node and new in voters:
         raise WrongUsage(
@@ -144,7 +154,9 @@ async def _planned(orders: Orders, image: Image, voters: dict[int, int], node: i
         votes = votes and voters[node] != life
         copies = [each for each in copies if (each[0].name, each[1], node) in image.lost]
         if not votes and not copies and not under_way:
-            raise WrongUsage(STILL_THERE.format(node=node))
+            if node not in await orders.statuses():
+                raise WrongUsage(STILL_THERE.format(node=node))
+            return NOTHING_TO_DO
     return await _without_hopeless(orders, image, _Plan(votes, copies, under_way, []))
 
 

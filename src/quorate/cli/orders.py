@@ -324,6 +324,20 @@ def expect_known(nodes: Sequence[int], known: Sequence[NodeInfo]) -> None:
             raise WrongUsage(f"there is no node {node}; there are: {listed(there)}")
 
 
+async def is_forgotten(orders: Orders, node: int, known: Sequence[NodeInfo]) -> bool:
+    """Whether a node was forgotten before; raises WrongUsage where nobody ever knew it.
+
+    An image has only the nodes that there are. Who leads knows the others, and says yes to that order once more.
+    """
+    if any(info.node == node for info in known):
+        return False
+    try:
+        await orders.forget(node)
+    except WrongUsage:
+        expect_known([node], known)
+    return True
+
+
 def not_yet(timeout_s: float, held_up: str = "") -> NotYet:
     """`held_up`: what it waits for that does not come by itself."""
     return NotYet(

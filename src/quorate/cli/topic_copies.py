@@ -84,9 +84,7 @@ quorate topic replace events --node 3 --with 4
 quorate topic replace events --node 3     the same node, after its disk was lost
 {WAITING}"""
 OPERATED = "coordinated"
-CHOSEN = (
-    "an operator chooses who leads {name}, by what is in its copies' logs; leave --to out to let another lead"
-)
+CHOSEN = "an operator chooses who leads {name}, by what is in its copies' logs; {instead}"
 PARTITION_DIGITS_MAX = 9
 FEW = {
     2: "with 2 copies, nothing can be written while either of their nodes is away",
@@ -118,7 +116,7 @@ def transfer(
     What NATS publishes at that moment can be lost.
     """
     from quorate.cli.how_far import expect_majorities
-    from quorate.cli.orders import carry_out
+    from quorate.cli.orders import carry_out, leader_status
     from quorate.core.entry import partition_of
 
     async def work(orders: Orders) -> Leaders:
@@ -130,15 +128,18 @@ def transfer(
             if to is not None and to not in nodes:
                 raise Copies(f"{topic.name}/{number}", nodes, is_open=False).has_none(to)
             if to is not None and topic.replication == OPERATED:
-                raise WrongUsage(CHOSEN.format(name=topic.name))
+                raise WrongUsage(CHOSEN.format(name=topic.name, instead="leave --to out to let another lead"))
         orders.advise(again=f"quorate topic transfer {target}" + (f" --to {to}" if to is not None else ""))
+        statuses = await orders.statuses()
         leaders = []
         for number in numbers:
-            name = f"{topic.name}/{number}"
-            leader = await orders.transfer(partition_of(topic.id, number), name, to or 0)
-            leaders.append({"partition": number, "leader": leader})
+            name, partition = f"{topic.name}/{number}", partition_of(topic.id, number)
+            before = leader_status(statuses, partition)
+            leader = await orders.transfer(partition, name, to or 0)
+            already = before is not None and before.me.node == leader
+            leaders.append({"partition": number, "leader": leader, "already": already})
             if not json:
-                print(f"{name} is led by node {leader}")
+                print(f"{name} is led by node {leader}{' already' * already}")
         return {"topic": topic.name, "partitions": leaders}
 
     leaders = carry_out(servers, work)
@@ -222,8 +223,8 @@ def swapped(copies: Copies, old: int, new: int) -> list[int]:
 
 LOST = "{name}/{number}: the disk of that copy is lost; make it anew: `quorate topic replace {name} --node {node}`"
 STILL_THERE = (
-    "node {node} has the disk that it had; name another node with --with, or, if the disk is lost, make its "
-    "directory anew with --replaces and start it"
+    "node {node} has the disk that it had, and does not answer; name another node with --with, or, if the disk is "
+    "lost, make its directory anew with --replaces and start it"
 )
 
 
@@ -250,14 +251,16 @@ def _change(
         expect_known(named, image.nodes)
         if lost:
             new_nodes(copies_of(topic, numbers[0]))
+            of = numbers
             numbers = [
                 number
-                for number in numbers
+                for number in of
                 if (topic.name, number, lost) in image.lost
                 or is_under_way(image, topic, number, old=lost, new=lost)
             ]
-            if not numbers:
+            if not numbers and lost not in await orders.statuses():
                 raise WrongUsage(STILL_THERE.format(node=lost))
+            numbers = numbers or [number for number in of if lost in copies_of(topic, number).nodes]
         wanted = {number: new_nodes(copies_of(topic, number)) for number in numbers}
         for number, each in ((number, each) for number in numbers for each in named):
             if each in wanted[number] and (topic.name, number, each) in image.lost:

@@ -24,7 +24,7 @@ quorate topic elect events
 quorate topic elect events/0
 
 The first node of a partition's list is preferred. After a node was away, others lead what it led: this gives it
-back.
+back. In topics of coordinated nobody is preferred.
 
 \b
 [bold]Exit code[/bold]
@@ -55,7 +55,8 @@ def elect(target: Target, servers: Servers = SERVERS, json: Json = False) -> Non
     async def work(orders: Orders) -> tuple[str, list[int], Elected]:
         topic, numbers = await found(orders, target)
         if topic.replication == OPERATED:
-            raise WrongUsage(CHOSEN.format(name=topic.name))
+            instead = f"nobody is preferred; `quorate topic transfer {target}` lets another lead"
+            raise WrongUsage(CHOSEN.format(name=topic.name, instead=instead))
         orders.advise(again=f"quorate topic elect {target}")
         return topic.name, numbers, await electing.elect(orders, [(topic, number) for number in numbers])
 
