@@ -119,7 +119,7 @@ def test_what_cannot_be_done_is_said_in_one_line(table: Shell) -> None:
         (("put", "errors/t", "1"), 2, "a row of t has 2 values (id:int text:str), not 1"),
         (("put", "errors/t", "one", "a"), 2, "column id of t is int: 'one' is no integer of 64 bits"),
         (("put", "errors/t", "1", "a", "--if", "5"), 1, "refused, nothing is changed"),
-        (("put", "errors/x", "1"), 2, "there is no table in group 'errors' 'x'"),
+        (("put", "errors/x", "1"), 2, "there is no table 'x' in group 'errors'"),
         (("put", "nothing/x", "1"), 2, "there is no group of tables 'nothing'"),
         (("get", "errors/t", "1", "--node", "9"), 2, "there is no node 9; there are: 1, 2, 3"),
         (("result", "errors", "00" * 16), 1, "nothing is settled under"),

@@ -26,7 +26,7 @@ quorate cluster alter --feature-level 2      when every node runs a version that
 [bold]Settings[/bold]
 num.partitions, default.replication.factor, and all settings of a topic but quorate.kind and
 quorate.nats.subject: what a topic gets that is created without them. Topics that are there stay as they are.
-quorate.moving.rate: how fast each node sends to new copies, as in 20MiB/s; 0: not at all, off: as fast as it goes.
+quorate.moving.rate: how fast each node sends to new copies, as in 20MiB/s; 0: not at all, off: no limit.
 
 A feature level never falls: whoever runs an older version from then on is refused.
 """

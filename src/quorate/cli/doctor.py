@@ -161,7 +161,10 @@ def _escaped(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    """What begins with the name of a setting (`retention.ms`) keeps it as it is."""
+    is_name = "." in text.split(" ")[0].rstrip(".")
+    first = text[:1] if is_name else text[:1].upper()
+    return first + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _sum(facts: Facts, findings: list[Finding]) -> str:

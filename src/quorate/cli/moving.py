@@ -169,10 +169,12 @@ def parse_rate(text: str, option: str = "--throttle") -> int:
         return UNLIMITED
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)(?:/s)?\s*", text)
     if found is None or found[2].upper() not in UNITS:
-        raise WrongUsage(f"{option} {text!r}: write how much in a second, as in 20MiB/s or 500KiB/s, or off")
+        raise WrongUsage(
+            f"{option} {text!r}: write how much in a second, as in 20MiB/s or 500KiB/s, or off: no limit"
+        )
     rate = int(float(found[1]) * UNITS[found[2].upper()])
     if rate > RATE_MAX:
-        raise WrongUsage(f"{option} {text!r}: that is more than anybody can send; write off")
+        raise WrongUsage(f"{option} {text!r}: that is more than anybody can send; write off: no limit")
     return rate
 
 

@@ -29,7 +29,7 @@ Throttle = Annotated[
     typer.Option(
         "--throttle",
         metavar="RATE",
-        help="How fast each node sends to new copies, as in 20MiB/s; off: as fast as it goes. It stays so.",
+        help="How fast each node sends to new copies, as in 20MiB/s; off: no limit. It stays so.",
         show_default="as it is",
     ),
 ]

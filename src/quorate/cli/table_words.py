@@ -70,7 +70,7 @@ def group_and_table(text: str) -> tuple[str, str]:
 def table_of(tables: TableGroup, name: str) -> Table:
     found = {table.name: table for table in tables.tables()}
     if name not in found:
-        raise no_such(f"table in group {tables.group!r}", name, found)
+        raise no_such("table", name, found, where=f"in group {tables.group!r}")
     return found[name]
 
 

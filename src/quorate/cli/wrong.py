@@ -19,7 +19,7 @@ class NotDone(NotYet):
     """It was asked for rightly, and nothing was changed: the tables refuse it, say."""
 
 
-def no_such(kind: str, name: str, known: Iterable[str]) -> WrongUsage:
+def no_such(kind: str, name: str, known: Iterable[str], *, where: str = "") -> WrongUsage:
     """A name that nothing has; the nearest one is suggested, or all are listed."""
     names = list(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
@@ -27,7 +27,7 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> WrongUsage:
     advice = f"{there}: {', '.join(names)}" if names else "there is none at all"
     if close:
         advice = f"did you mean {close[0]!r}?"
-    return WrongUsage(f"there is no {kind} {name!r}; {advice}")
+    return WrongUsage(f"there is no {kind} {name!r}{f' {where}' * bool(where)}; {advice}")
 
 
 def in_one_line(text: str) -> str:

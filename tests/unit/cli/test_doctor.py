@@ -635,6 +635,19 @@ def test_findings_are_told_to_people_and_to_programs(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "nothing is wrong: 3 nodes, 1 topic, 1 partition\n"
 
 
+def test_the_name_of_a_setting_is_not_altered_at_the_beginning_of_a_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for kind, name in {
+        "retention-below-segment": "retention.ms",
+        "min-insync-all": "min.insync.replicas",
+    }.items():
+        facts = PLANTS[kind][1](well())
+        doctor._print(say.console(), facts, diagnosed(facts))
+        assert f"\n    {name} is " in capsys.readouterr().out
+    assert doctor._sentence("they do not. So be it") == "They do not. So be it."
+
+
 def test_who_holds_compaction_up_is_named_and_only_when_it_takes_long() -> None:
     ready = ((TRIO[0], 1), (TRIO[2], 1))
     finding = found(to_be_compacted(well(), ready, NOW_MS - 3_600_000))["compaction-held-up"]

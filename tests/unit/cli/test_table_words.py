@@ -14,6 +14,7 @@ from quorate.cli.table_words import (
     parse_key,
     parse_row,
     row_json,
+    table_of,
     value_text,
 )
 from quorate.cli.wrong import WrongUsage
@@ -137,3 +138,18 @@ def test_wrong_usage_is_said_in_one_line(
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert why in said.err
+
+
+class Bank:
+    """As much of a group as whoever names one of its tables sees."""
+
+    group = "bank"
+
+    def tables(self) -> list[Table]:
+        return [Table("accounts", (Column("id", Type.INT),), ("id",))]
+
+
+def test_a_table_that_is_not_there_is_told_with_its_group_and_those_that_are() -> None:
+    with pytest.raises(WrongUsage) as refused:
+        table_of(Bank(), "nope")  # type: ignore[arg-type]
+    assert str(refused.value) == "there is no table 'nope' in group 'bank'; there is: accounts"
