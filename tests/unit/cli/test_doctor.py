@@ -336,6 +336,10 @@ def test_a_silent_node_is_told_with_what_it_holds_and_why_it_is_silent() -> None
     assert finding.where == "node 3"
     assert finding.what == "it does not answer (connection refused). It holds 1 copy and a vote"
     assert "quorate cluster replace 3 --with NODE" in finding.do
+    assert (
+        "If its disk is as it was, nothing else is needed; if that is lost, make its directory anew"
+        in finding.do
+    )
 
 
 def test_a_silent_node_that_holds_nothing_can_be_forgotten() -> None:
