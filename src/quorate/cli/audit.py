@@ -135,13 +135,15 @@ def _show(report: Report, taken_s: float) -> None:
         out.print(say.table("What it means, and what to do", ("kind", "means", "do"), kinds, whole=(0,)))
     said = ", ".join(f"{count} {name}" for name, count in sorted(report.protocols.items()))
     out.print(
-        f"{len(report.replicas)} replicas, {report.partitions_count} partitions ({said}), "
-        f"{report.copies_count} copies: {report.entries_count:,} entries, {say.bytes_count(report.bytes_count)}, "
-        f"{report.states_count} states built again, in {say.duration(taken_s)}",
+        f"{say.counted(len(report.replicas), 'replica')}, "
+        f"{say.counted(report.partitions_count, 'partition')} ({said}), "
+        f"{say.counted(report.copies_count, 'copy', 'copies')}: "
+        f"{say.counted(report.entries_count, 'entry', 'entries')}, {say.bytes_count(report.bytes_count)}, "
+        f"{say.counted(report.states_count, 'state')} built again, in {say.duration(taken_s)}",
         soft_wrap=True,
     )
     if not report.findings:
         out.print("[bold]Every frame is whole, every chain unbroken, and all copies agree.[/bold]")
     else:
         count = len(report.findings)
-        out.print(f"[bold]{count} {'finding' if count == 1 else 'findings'}[/bold]")
+        out.print(f"[bold]{say.counted(count, 'finding')}[/bold]")

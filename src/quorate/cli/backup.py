@@ -197,9 +197,8 @@ def verify(
             wrong += problems(where, found, _counting(progress, found.size))
     for line in wrong:
         say.progress_line(line)
-    said = f"{len(names)} backup{'s' * (len(names) != 1)} verified: " + (
-        f"{len(wrong)} thing{'s' * (len(wrong) != 1)} wrong" if wrong else "every byte is as it was written"
-    )
+    what = f"{say.counted(len(wrong), 'thing')} wrong" if wrong else "every byte is as it was written"
+    said = f"{say.counted(len(names), 'backup')} verified: {what}"
     say.result(said, {"backups": names, "wrong": wrong}, json=json)
     if wrong:
         raise typer.Exit(1)

@@ -120,7 +120,7 @@ def save(
         with group_of(servers, name) as tables:
             done = snapshot.save_tables(place, tables, source, rate=rate, tell=tell, is_stopped=is_stopped)
         made, new_bytes, new_records = done.manifest, done.bytes_count, done.manifest.records
-        said = f"{new_records:,} rows of {len(made.tables)} tables at offset {made.offset}"
+        said = f"{_rows(new_records, len(made.tables))} at offset {made.offset}"
         if not done.is_new:
             said = f"nothing is new since offset {made.offset}"
             new_records = 0
@@ -129,7 +129,7 @@ def save(
         with reached(servers) as cluster:
             saved = save_topic(place, cluster, source, rate=rate, tell=tell, is_stopped=is_stopped)
         made, new_bytes, new_records = saved.manifest, saved.bytes_count, saved.records
-        said = f"{new_records:,} new records" if new_records else "no record is new"
+        said = say.counted(new_records, "new record") if new_records else "no record is new"
         lost = [{"partition": number, "first": gap.first, "last": gap.end - 1} for number, gap in saved.lost]
         for gap in lost:
             say.progress_line(
@@ -201,9 +201,10 @@ def _target_or_none(wanted: Wanted) -> Topic | None:
             f"{wanted.name!r} is a {kind}, and what was saved is not; choose another name (--as)"
         )
     if not there.is_tables and len(there.ensembles) != len(saved.partitions):
+        has = say.counted(len(there.ensembles), "partition")
         raise WrongUsage(
-            f"topic {wanted.name!r} has {len(there.ensembles)} partitions, and {len(saved.partitions)} were saved: "
-            f"no restore has made it; choose another name (--as)"
+            f"topic {wanted.name!r} has {has}, and {len(saved.partitions)} were saved: no restore has made it; "
+            "choose another name (--as)"
         )
     return there
 
@@ -271,18 +272,19 @@ def _said(wanted: Wanted, topic_id: bytes, returned: list[Returned]) -> Told:
     records = sum(each.records for each in returned)
     moved = sum(each.moved for each in returned)
     not_committed = sum(each.not_committed for each in returned)
-    lines = [f"topic {wanted.name} is restored: {records:,} records in {len(returned)} partitions"]
+    lines = [f"topic {wanted.name} is restored: {_records(records, len(returned))}"]
     for number, each in enumerate(returned):
         if each.moved:
             lines.append(
-                f"{wanted.name}/{number}: {each.moved:,} records have other offsets than they had, the first of "
-                f"them {each.first_moved}: offsets that consumers have kept do not fit there"
+                f"{wanted.name}/{number}: {say.counted(each.moved, 'record')} at other offsets than before, from "
+                f"{each.first_moved} on: offsets that consumers have kept do not fit there"
             )
     if not moved:
         lines.append("every record has the offset that it had")
     if not_committed:
         lines.append(
-            f"{not_committed:,} records are left out: their transactions were aborted, or open when it was saved"
+            f"left out: {say.counted(not_committed, 'record')} of transactions that were aborted, or open when "
+            "it was saved"
         )
     told = {
         "name": wanted.name,
@@ -323,8 +325,19 @@ def restore_tables(wanted: Wanted) -> Told:
         )
         rows = returning.run(resume=wanted.resume)
     line = (
-        f"group {wanted.name} is restored: {rows:,} rows of {len(manifest.tables)} tables, as of offset "
+        f"group {wanted.name} is restored: {_rows(rows, len(manifest.tables))}, as of offset "
         f"{manifest.offset}; versions of rows are new ones"
     )
     told = {"name": wanted.name, "kind": "tables", "rows": rows, "tables": list(manifest.tables)}
     return [line], told
+
+
+# ---- words ----
+
+
+def _rows(rows: int, tables: int) -> str:
+    return f"{say.counted(rows, 'row')} of {say.counted(tables, 'table')}"
+
+
+def _records(records: int, partitions: int) -> str:
+    return f"{say.counted(records, 'record')} in {say.counted(partitions, 'partition')}"

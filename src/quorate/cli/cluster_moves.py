@@ -90,7 +90,6 @@ def drain(
     json: Json = False,
 ) -> None:
     """Move all copies and leaders off a node; it stays registered, and gets no new ones."""
-    from quorate.cli.moving import counted
     from quorate.cli.orders import carry_out
 
     if undo:
@@ -112,7 +111,7 @@ def drain(
         return drained
 
     drained = carry_out(servers, work)
-    count = counted(len(drained.partitions), "partition")
+    count = say.counted(len(drained.partitions), "partition")
     said = f"node {node} has no copies" + (f"; it had copies of {count}" if drained.partitions else "")
     if not drained.is_so:
         said = (
@@ -361,7 +360,6 @@ def _plan_lines(done: dict[str, Any]) -> list[str]:
 
 
 def _in_words(done: dict[str, Any], *, dry_run: bool) -> str:
-    from quorate.cli.moving import counted
 
     count, changes = done["copies_moved"], done["changes"]
     moved = "1 copy" if count == 1 else f"{count:,} copies"
@@ -372,7 +370,7 @@ def _in_words(done: dict[str, Any], *, dry_run: bool) -> str:
         return f"ordered to move: {moved}; `quorate cluster status` shows how far"
     if not changes and not done["waited_for"] and not done["leaders"]:
         return f"all is even already; copies: {held}"
-    return f"{moved} moved, {counted(done['leaders'], 'leader')} handed over; copies: {held}"
+    return f"{moved} moved, {say.counted(done['leaders'], 'leader')} handed over; copies: {held}"
 
 
 # ---- calling off ----
@@ -395,7 +393,7 @@ def stop(
 ) -> None:
     """`which`: from an image to the partitions that are meant."""
     from quorate.cli.how_far import until_reached
-    from quorate.cli.moving import call_off, counted
+    from quorate.cli.moving import call_off
     from quorate.cli.orders import carry_out
 
     async def work(orders: Orders) -> tuple[list[Where], list[Where]]:
@@ -406,7 +404,9 @@ def stop(
         return called, going_on
 
     called, going_on = carry_out(servers, work)
-    said = [f"called off: {counted(len(called), 'partition')}" if called else "nothing is to be called off"]
+    said = [
+        f"called off: {say.counted(len(called), 'partition')}" if called else "nothing is to be called off"
+    ]
     if going_on:
         named = ", ".join(f"{name}/{number}" for name, number in going_on)
         said.append(f"goes on, as there is nothing to go back to: {named}")

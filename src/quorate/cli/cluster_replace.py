@@ -92,7 +92,7 @@ def replace(
 
 def _tell(plan: _Plan, node: int, new: int, *, no_wait: bool, json: bool) -> None:
     count = len(plan.copies) + len(plan.under_way)
-    copies = f"{count} partition{'s' * (count != 1)}"
+    copies = say.counted(count, "partition")
     done = f"{copies} and the metadata group" if plan.votes else copies
     said = []
     if no_wait and (count or plan.votes):

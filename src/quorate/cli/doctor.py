@@ -170,14 +170,10 @@ def _sentence(text: str) -> str:
 def _sum(facts: Facts, findings: list[Finding]) -> str:
     nodes, topics = len(facts.infos), len(facts.image.topics)
     partitions = len(facts.partitions())
-    looked = f"{_several(nodes, 'node')}, {_several(topics, 'topic')}, {_several(partitions, 'partition')}"
+    looked = f"{say.counted(nodes, 'node')}, {say.counted(topics, 'topic')}, {say.counted(partitions, 'partition')}"
     if not findings:
         return f"nothing is wrong: {looked}"
     counts = Counter(finding.severity.value for finding in findings)
     said = [f"{counts['critical']} critical"] if counts["critical"] else []
-    said += [_several(counts[each], each) for each in ("warning", "note") if counts[each]]
+    said += [say.counted(counts[each], each) for each in ("warning", "note") if counts[each]]
     return f"{', '.join(said)}; looked at {looked}"
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -97,12 +97,12 @@ def _silent(facts: Facts) -> Iterator[Finding]:
         ]
         votes = any(member.node == node for member in facts.voters())
         why = facts.silent.get(node, "")
-        holds = f"It holds {len(copies):,} {'copy' if len(copies) == 1 else 'copies'}"
+        holds = f"It holds {say.counted(len(copies), 'copy', 'copies')}"
         if copies or votes:
             do = (
-                f"{start_again((node,))}. If its disk is as it was, nothing else is needed; if that is lost, make its "
-                "directory anew first (`quorate format … --replaces`); if the node is gone for good, another takes "
-                f"its place (`quorate cluster replace {node} --with NODE`)"
+                f"{start_again((node,))}. If its disk is as it was, nothing else is needed; if that is lost, make "
+                "its directory anew first (`quorate format … --replaces`); if the node is gone for good, another "
+                f"takes its place (`quorate cluster replace {node} --with NODE`)"
             )
             commands: tuple[str, ...] = (START_COMMAND,)
         else:

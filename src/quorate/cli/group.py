@@ -77,7 +77,7 @@ def describe(name: Name, servers: Servers = SERVERS, json: Json = False) -> None
         say.print_json(_as_json(group, positions, ends, lags))
         return
     out = say.console()
-    members = f"{len(group.members)} member{'s' * (len(group.members) != 1)}"
+    members = say.counted(len(group.members), "member")
     protocol = f", shared out by {group.protocol}" * bool(group.protocol)
     print(f"group {name}: {group.state}, {members}{protocol}; coordinated by node {group.coordinator}")
     holders = {place: member for member in group.members for place in _places(member.partitions or {})}
@@ -230,7 +230,7 @@ def delete_offsets(name: Name, topic: Topics = None, servers: Servers = SERVERS,
         if places:
             forget_positions(cluster, name, places)
     forgotten = [{"topic": place[0], "partition": place[1], "offset": before[place]} for place in places]
-    count = f"{len(places)} position{'s' * (len(places) != 1)}"
+    count = say.counted(len(places), "position")
     say.result(f"group {name}: {count} forgotten", {"group": name, "forgotten": forgotten}, json=json)
 
 

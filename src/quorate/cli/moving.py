@@ -192,10 +192,6 @@ async def throttle(orders: Orders, text: str | None) -> None:
 # ---- in words ----
 
 
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
 def told(before: Layout, after: Layout) -> list[str]:
     """A plan, a line for each partition."""
     lines = []

@@ -215,7 +215,7 @@ def security_of(security: Security | None) -> dict[str, Any]:
 
 
 def records(count: int) -> str:
-    return f"{count:,} record{'' if count == 1 else 's'}"
+    return say.counted(count, "record")
 
 
 def in_words(error: BaseException) -> str:

@@ -102,13 +102,17 @@ def nats(status: NatsStatus, *, led: Iterable[str] = (), counts: bool = True) ->
     read = [subject for subject in subjects if subject not in unread]
     said = [f"reads {', '.join(read) or 'no subject'}"] if read or not unread else []
     said += [f"does not read {', '.join(unread)}"] if unread else []
-    messages = "message" if status.written_count == 1 else "messages"
-    numbers = f"; {status.written_count:,} {messages} written, {status.refused_count:,} not" * counts
+    numbers = f"; {counted(status.written_count, 'message')} written, {status.refused_count:,} not" * counts
     return f"NATS: {how}{where}; {'; '.join(said)}{numbers}"
 
 
 def progress_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def counted(count: int, what: str, several: str = "") -> str:
+    """`1 record`, `1,204 records`; `several`: where that is not the same word with an s."""
+    return f"{count:,} {what if count == 1 else several or what + 's'}"
 
 
 def rounded(number: float) -> str:

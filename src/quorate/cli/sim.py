@@ -233,11 +233,10 @@ def tell_verdict(totals: Totals, *, json: bool, on_stderr: bool, shrunk: bool) -
 
 def shorter(plan: Plan) -> Plan:
     """The shortest plan found that breaks the same invariant; the plan itself if it breaks none."""
-    from quorate.cli.worlds import counted
     from quorate.sim.shrink import shrink
 
     def progress(found: Plan, events: int) -> None:
-        faults = f", {counted(len(found.only), 'fault')}" if found.only is not None else ""
+        faults = f", {say.counted(len(found.only), 'fault')}" if found.only is not None else ""
         say.progress_line(f"still broken after {events:,} events{faults}")
 
     found = shrink(plan, progress=progress)
@@ -245,8 +244,8 @@ def shorter(plan: Plan) -> Plan:
         say.progress_line(f"seed {plan.seed}: nothing was violated, so there is nothing to shrink")
         return plan
     say.progress_line(
-        f"from {found.events_before:,} to {counted(found.events, 'event')}, from {found.faults_before} to "
-        f"{counted(found.faults_count, 'fault')}, in {counted(found.runs, 'run')}"
+        f"from {found.events_before:,} to {say.counted(found.events, 'event')}, from {found.faults_before} to "
+        f"{say.counted(found.faults_count, 'fault')}, in {say.counted(found.runs, 'run')}"
     )
     return found.plan
 

@@ -205,7 +205,6 @@ def added_up(
 
 
 def run_parts(session: SparkSession, sweep: Sweep, place: str, *, tasks: int | None, overwrite: bool) -> None:
-    from quorate.cli.worlds import counted
     from quorate.spark.sweep import SweepFailed, run_sweep, tasks_for
     from quorate.spark.sweep_parts import Parts
 
@@ -222,7 +221,7 @@ def run_parts(session: SparkSession, sweep: Sweep, place: str, *, tasks: int | N
         told(done)
         for plan, seeds in undone:
             tasks_count = min(tasks or tasks_for(seeds), len(seeds))
-            say.progress_line(f"{in_words(plan, seeds)}, in {counted(tasks_count, 'task')}")
+            say.progress_line(f"{in_words(plan, seeds)}, in {say.counted(tasks_count, 'task')}")
             try:
                 run_sweep(
                     session,

@@ -100,11 +100,9 @@ def tier(
 
 
 def became(kept: Tiering) -> str:
-    from quorate.cli.worlds import counted
-
-    size, commits = say.bytes_count(kept.bytes_count), counted(kept.commits_count, "commit")
+    size, commits = say.bytes_count(kept.bytes_count), say.counted(kept.commits_count, "commit")
     if kept.rows_count:
-        return f"{counted(kept.rows_count, 'record')}, {size} of files, {commits}"
+        return f"{say.counted(kept.rows_count, 'record')}, {size} of files, {commits}"
     noted = f"; {commits} to note where it goes on, behind offsets without records"
     return f"nothing new{noted if kept.commits_count else ''}"
 

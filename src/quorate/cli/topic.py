@@ -150,7 +150,7 @@ def in_words(settings: dict[str, str | None]) -> list[str]:
 
 
 def _counted(partitions: int) -> str:
-    return f"{partitions} partition{'s' * (partitions != 1)}"
+    return say.counted(partitions, "partition")
 
 
 def _copies(count: int) -> str:

@@ -110,7 +110,7 @@ async def resize(
     wheres = [(name, number) for number in range(len(topic.ensembles))]
     before, nodes = moving.layout_of(image), moving.nodes_of(image, statuses)
     if count > len(nodes.takes):
-        answering = moving.counted(len(nodes.takes), "node")
+        answering = say.counted(len(nodes.takes), "node")
         raise WrongUsage(f"{name}: {count} copies of each partition; {answering} answer and may have copies")
     try:
         after = plans.resized(before, wheres, count, nodes)

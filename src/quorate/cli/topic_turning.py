@@ -6,6 +6,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from quorate.cli import say
 from quorate.cli.wrong import NotYet
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def so_far(topic: Topic) -> str:
     assert topic.turning is not None
     count, to = len(topic.ensembles), topic.turning.to
     turned = sum(topic.protocol(number) == to for number in range(count))
-    return f"to be replicated by {to}: {turned} of {count} partition{'s' * (count != 1)} so far"
+    return f"to be replicated by {to}: {turned} of {say.counted(count, 'partition')} so far"
 
 
 def waiting_for(seen: Found, topic: Topic, number: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quorate.cli import say
 from quorate.cli.wrong import WrongUsage, no_such
 
 if TYPE_CHECKING:
@@ -62,13 +63,12 @@ def _plan_of_transactions(seed: int, faults: str, *, plain: bool) -> Plan:
 
 def in_words(plan: Plan, seeds: range) -> str:
     """What is going to be run."""
-    from quorate.cli.worlds import counted
 
     if plan.protocol == TRANSACTIONS:
         which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
         return f"transactions, {which}, under {', '.join(plan.faults) or 'no'} faults"
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"{plan.protocol} on {counted(plan.nodes, 'node')}, {which}, under {faults_in_words(plan)}"
+    return f"{plan.protocol} on {say.counted(plan.nodes, 'node')}, {which}, under {faults_in_words(plan)}"
 
 
 def faults_in_words(plan: Plan) -> str:

@@ -118,12 +118,8 @@ def _plain(verdicts: Iterable[Verdict], totals: Totals, progressed: Progressed) 
 def _so_far(totals: Totals) -> str:
     found = totals.sum
     rate = f"{found.events_per_second:,.0f}/s"
-    worlds, violations = counted(found.seeds, "world"), counted(len(found.violations), "violation")
-    return f"{worlds}, {counted(found.events, 'event')} ({rate}), {violations}"
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    worlds, violations = say.counted(found.seeds, "world"), say.counted(len(found.violations), "violation")
+    return f"{worlds}, {say.counted(found.events, 'event')} ({rate}), {violations}"
 
 
 # ---- the end of it ----
@@ -258,6 +254,7 @@ def show_violations(violations: list[Violation], out: Console, *, shrunk: bool) 
 def summary(totals: Totals, *, timed: bool = True) -> str:
     """`timed`: the time is its own, and not that of others as well."""
     found = totals.sum
-    verdict = counted(len(found.violations), "violation") if found.violations else "nothing was violated"
+    verdict = say.counted(len(found.violations), "violation") if found.violations else "nothing was violated"
     took = f" in {say.duration(totals.taken)} ({found.events_per_second:,.0f} events/s)" if timed else ""
-    return f"{found.protocol}: {counted(found.seeds, 'world')}, {counted(found.events, 'event')}{took}: {verdict}"
+    worlds, seen = say.counted(found.seeds, "world"), say.counted(found.events, "event")
+    return f"{found.protocol}: {worlds}, {seen}{took}: {verdict}"
