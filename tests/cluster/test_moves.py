@@ -38,6 +38,8 @@ DONE_BEFORE = ("has no copy of anything, and no vote", "has the disk that it had
 """What `quorate cluster replace` says when it was done before: of another node, and of a node with a new disk."""
 SLOW_S = 0.06
 """What one of the first nodes says takes so long to another: each step of a change is then seen."""
+HOLD_BACK = "cluster alter --config quorate.moving.rate=0"
+RELEASE = "cluster alter --config quorate.moving.rate=off"
 TRIES_MAX = 4
 """A machine that is busy may look too late."""
 
@@ -48,7 +50,7 @@ class Moving:
     def __init__(self, cluster: ProxiedCluster, client: Client, loads: Sequence[Load]) -> None:
         self.cluster, self.client, self.loads = cluster, client, loads
         self.person = Operator(cluster.bootstrap)
-        self._released: asyncio.Task[None] | None = None
+        self._released: asyncio.Task[object] | None = None
         self._stands_still = 0
 
     async def types(self, line: str) -> str:
@@ -99,7 +101,9 @@ class Moving:
             for node in (1, 2, 3):
                 self.cluster.slow_down(node, SLOW_S)
         if stage == STAGES[2]:
-            self._released = asyncio.create_task(self.holds_back(False))  # Copies do not wait for its end.
+            # Copies do not wait for its end, which it may not reach: the node that it asks may be killed.
+            release = asyncio.to_thread(self.person.types, RELEASE)
+            self._released = asyncio.create_task(release)
         return await is_seen(self.cluster, self.client, operator, stage)
 
     async def killed(self, node: int) -> None:
@@ -129,8 +133,7 @@ class Moving:
         await self.cluster.until(still, "all copies to be where they are to be")
 
     async def holds_back(self, nothing_moves: bool) -> None:
-        rate = "0" if nothing_moves else "off"
-        await self.types(f"cluster alter --config quorate.moving.rate={rate}")
+        await self.types(HOLD_BACK if nothing_moves else RELEASE)
 
     async def go_on(self) -> None:
         await go_on(self.loads)
