@@ -16,6 +16,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ STEPS = ("planning", "planned", "reading", "staging", "staged", "committing", "c
 """Of a micro-batch, in the order in which they come."""
 LATE_S = 120.0
 POLL_S = 0.02
+PROCESS = "COPYING_DRIVER_PROCESS"
+"""Which one the driver is: its Java, and the workers that Java starts, find it in their environment, too."""
 GIVEN: dict[str, Any] = json.loads(os.environ.get("COPYING_DRIVER", "{}"))
 """This file is a driver's main module: Spark gives it to workers by value, and this with it."""
 
@@ -55,21 +58,35 @@ def reached(step: str) -> None:
 
 
 def end_driver() -> None:
-    session = os.getsid(0)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if os.getsid(int(entry.name)) == session:
-                    os.kill(int(entry.name), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+    """The driver first, and then whatever it has started: its Java, and the workers of that; we may be one of them."""
+    driver = int(os.environ[PROCESS])
+    parents = {process: parent_of(process) for process in processes()}
+    ended = [driver]
+    for one in ended:
+        ended += [process for process, parent in parents.items() if parent == one]
+    for one in ended:
+        if one != os.getpid():
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def parent_of(process: int) -> int:
+    """0: it has ended just now."""
+    try:
+        told = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(told.rpartition(")")[2].split()[1])
 
 
 def end_executor() -> None:
     """A worker's parent is Spark's daemon of workers, and that one's the executor."""
-    daemon = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
-    os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    os.kill(parent_of(os.getppid()), signal.SIGKILL)
 
 
 def end_node() -> None:
@@ -154,6 +171,7 @@ class BreakingSource(QuorateSource):
 
 
 def main() -> None:
+    os.environ[PROCESS] = str(os.getpid())
     with local_session("copying", master=GIVEN["master"], settings=GIVEN["settings"]) as spark:
         spark.dataSource.register(BreakingSource)
         read = {"bootstrap": GIVEN["bootstrap"], "subscribe": GIVEN["source"], "columns": "key,value"}
