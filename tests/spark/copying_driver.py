@@ -58,7 +58,7 @@ def reached(step: str) -> None:
 
 
 def end_driver() -> None:
-    """The driver first, and then whatever it has started: its Java, and the workers of that; we may be one of them."""
+    """The driver first, and then whatever it has started: its Java, and the workers of that, maybe ourselves."""
     driver = int(os.environ[PROCESS])
     parents = {process: parent_of(process) for process in processes()}
     ended = [driver]
