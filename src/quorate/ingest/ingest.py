@@ -167,6 +167,7 @@ class Ingest:
             client = Connection()
             try:
                 await self._connect(client)
+                _end_if_cancelled()
                 pause_s = PAUSE_FIRST_S
                 await self._serve(client)
             except (NotConnected, nats.errors.Error, OSError) as error:
@@ -257,6 +258,13 @@ class Ingest:
                     told.add(partition)
                     self._node.log(f"topic {topic.name}: NATS subject {subject} is not read: {NO_SERVER}")
             await self._changed.wait()
+
+
+def _end_if_cancelled() -> None:
+    """The library waits with `wait_for`; that of Python 3.11 forgets a cancellation where both come at once."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def without_password(server: str) -> str:

@@ -7,6 +7,7 @@ import gc
 import json
 import weakref
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -260,6 +261,27 @@ def test_a_connection_that_fails_to_close_is_followed_by_another(monkeypatch: py
         server.hang_up()
         await until(lambda: len(server.connects) == 2, "another connection")
         assert node.why_failed == ""
+
+    play(story, "a")
+
+
+def test_a_node_that_is_over_while_the_library_connects_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the library swallows that it was cancelled."""
+    really_connect = Connection.connect
+    connected: list[Connection] = []
+
+    async def connect(self: Connection, *servers: Any, **given: Any) -> None:
+        await really_connect(self, *servers, **given)
+        connected.append(self)
+        if len(connected) > 1:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr(Connection, "connect", connect)
+
+    async def story(server: FakeServer, node: Leader) -> None:
+        server.hang_up()
+        await until(lambda: len(connected) == 2, "another connection")
 
     play(story, "a")
 
