@@ -360,7 +360,6 @@ def _plan_lines(done: dict[str, Any]) -> list[str]:
 
 
 def _in_words(done: dict[str, Any], *, dry_run: bool) -> str:
-
     count, changes = done["copies_moved"], done["changes"]
     moved = "1 copy" if count == 1 else f"{count:,} copies"
     held = ", ".join(f"node {node}: {count}" for node, count in done["held"].items())
