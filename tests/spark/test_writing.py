@@ -113,6 +113,14 @@ def test_a_version_that_is_in_is_not_written_again(spark: SparkSession, make_top
     assert topic.read(spark).count() == 400, "without a version, each time anew"
 
 
+def test_one_version_is_in_wherever_it_is_written_to(spark: SparkSession, make_topic: MakeTopic) -> None:
+    one, other = make_topic(), make_topic()
+    frame = spark.range(10).selectExpr("cast(id as string) as value")
+    for topic in (one, other, one, other):
+        write(frame, topic, txnAppId=one.name, txnVersion="1")
+    assert (one.read(spark).count(), other.read(spark).count()) == (10, 10)
+
+
 def test_what_a_failed_write_staged_is_not_seen(spark: SparkSession, make_topic: MakeTopic) -> None:
     topic = make_topic()
     frame = spark.range(0, 1000, 1, 2).selectExpr(

@@ -28,7 +28,7 @@ from quorate.client.tables import TableGroup
 from quorate.spark.options import TableOptions, WrongOption
 from quorate.spark.staging import Transaction
 from quorate.spark.tables import CHANGE_TYPE, COMMIT_OFFSET, COMMIT_TIMESTAMP, DELETE, describe, open_group
-from quorate.spark.writing import check_stream, task_context, transaction_of
+from quorate.spark.writing import batch_app, check_stream, task_context, transaction_of
 from quorate.tables import (
     ID_BYTES,
     OPERATIONS_COUNT_MAX,
@@ -233,7 +233,7 @@ class TableBatchWriter(DataSourceArrowWriter):
             self.transaction = Transaction(f"spark-write-{run}", -1, run)
         else:
             assert options.version is not None
-            self.transaction = Transaction(f"spark-batch-{options.app}", options.version, run)
+            self.transaction = Transaction(batch_app(options.app, options.table), options.version, run)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_rows(self.options, self.table, self.transaction, iterator)

@@ -91,6 +91,13 @@ def check_stream(app: str | None) -> None:
         raise WrongOption("options 'txnAppId' and 'txnVersion' are for batches; a stream numbers its own")
 
 
+def batch_app(app: str, to: str) -> str:
+    """Of each destination by itself, as Delta's numbers are each table's: a batch that is written to two places
+    under one number is in both. No topic and no table has a slash in its name.
+    """
+    return f"spark-batch-{app}/{to}"
+
+
 def task_context() -> TaskContext:
     from pyspark import TaskContext
 
@@ -138,7 +145,7 @@ class BatchWriter(DataSourceArrowWriter):
             self.transaction = Transaction(f"spark-write-{run}", 0, run)
         else:
             assert options.version is not None
-            self.transaction = Transaction(f"spark-batch-{options.app}", options.version, run)
+            self.transaction = Transaction(batch_app(options.app, options.topic or ""), options.version, run)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = task_context()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from quorate.spark import writing
-from quorate.spark.options import parse_write_options
+from quorate.spark import table_writing, writing
+from quorate.spark.options import parse_table_options, parse_write_options
 from quorate.spark.staging import Staged, Transaction
-from quorate.spark.writing import commit
+from quorate.spark.table_writing import TableBatchWriter
+from quorate.spark.writing import BatchWriter, commit
+from quorate.tables import Column, Table, Type
 
 NOWHERE = parse_write_options({"bootstrap": "127.0.0.1:1", "topic": "events", "timeoutSeconds": "1"})
 BATCH = Transaction("spark-query-a", 3, "run")
@@ -51,3 +54,38 @@ def test_an_abort_leaves_what_is_in_and_says_so(
     assert asked == [3]
     said = [record.getMessage() for record in caplog.records]
     assert said == (["spark-query-a: number 3 is in, and is not undone"] if is_in else [])
+
+
+def test_versions_are_counted_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Delta counts them for each table: what one function writes to two places is in both."""
+    monkeypatch.setattr(writing, "check_topic", lambda options: None)
+    schema = StructType([StructField("value", BinaryType()), StructField("topic", StringType())])
+
+    def written(**to: str) -> Transaction:
+        given = {"bootstrap": "127.0.0.1:1", "txnAppId": "totals", "txnVersion": "7", **to}
+        return BatchWriter(parse_write_options(given), schema).transaction
+
+    first, again, other, column = (
+        written(topic="a"),
+        written(topic="a"),
+        written(topic="b"),
+        written(),
+    )
+    assert first[:2] == again[:2]
+    assert first.run != again.run
+    assert len({first.app, other.app, column.app}) == 3
+    assert {first.number, other.number, column.number} == {7}
+
+
+def test_versions_are_counted_for_each_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        table_writing, "describe", lambda options: Table(options.table, (Column("id", Type.INT),), ("id",))
+    )
+    schema = StructType([StructField("id", LongType())])
+
+    def written(table: str) -> Transaction:
+        given = {"bootstrap": "127.0.0.1:1", "table": table, "txnAppId": "totals", "txnVersion": "7"}
+        return TableBatchWriter(parse_table_options(given, writes=True), schema).transaction
+
+    assert written("bank/a")[:2] == written("bank/a")[:2]
+    assert written("bank/a").app != written("bank/b").app
