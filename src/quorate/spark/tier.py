@@ -9,7 +9,7 @@ go with `--vacuum`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from quorate.client.admin import settings_of
 from quorate.client.cluster import Cluster
 from quorate.spark.asking import earliest
-from quorate.spark.lake import File, Lake, LakeTrouble, NotTiered, taken
+from quorate.spark.lake import File, Lake, LakeTrouble, NotTiered, Table, taken
 from quorate.spark.planning import read_stream_offset
 from quorate.spark.session import apart
 from quorate.spark.tier_source import NAME, TASK_OFFSETS_MAX, TierSource
@@ -47,6 +47,8 @@ class Tiering:
     vacuum_hours: int | None = None
     told: Told = lambda text: None
     ids: dict[str, str] = field(default_factory=dict)
+    ended: Positions = field(default_factory=dict)
+    """Where tables ended when this job saw them last: none may end before that again."""
     trouble: LakeTrouble | None = None
     rows_count: int = 0
     bytes_count: int = 0
@@ -65,6 +67,7 @@ class Tiering:
             numbers = [partition.number for partition in topic.partitions]
             kept = earliest(cluster, name, numbers)
             start[name] = {}
+            self.ended[name] = ends_of(table, numbers)
             for number in numbers:
                 after = table.next_offset(number) if table is not None else None
                 if after is not None and kept[number] > after:
@@ -123,11 +126,15 @@ class Tiering:
     def keep(self, rows: DataFrame, ends: Positions) -> None:
         """One batch: files by executors, then a commit for each topic."""
         tables = {topic: self.lake.table(topic, self.ids[topic]) for topic in ends}
-        done: Positions = {
-            topic: {number: (table.next_offset(number) if table else None) or 0 for number in ends[topic]}
-            for topic, table in tables.items()
-        }
+        done: Positions = {topic: ends_of(table, ends[topic]) for topic, table in tables.items()}
         lake = self.lake
+        for topic, parts in done.items():
+            if any(end < self.ended.get(topic, {}).get(number, 0) for number, end in parts.items()):
+                # What comes next would be all that it has: a hole that nobody sees.
+                raise LakeTrouble(
+                    f"{lake.place(topic)} was removed, or set back, while it was tiered; the next run goes on "
+                    f"where it ends now, or keeps anew what the log still has"
+                )
         written: dict[str, list[File]] = {topic: [] for topic in ends}
         for row in rows.collect():
             file = File(*row[1:])
@@ -139,6 +146,7 @@ class Tiering:
             if not further:
                 continue
             table = lake.commit(topic, self.ids[topic], tables[topic], files, further)
+            self.ended[topic] = done[topic] | further
             self.commits_count += 1
             self.rows_count += sum(file.rows for file in files)
             self.bytes_count += sum(file.size for file in files)
@@ -159,3 +167,8 @@ class Tiering:
                     f"{topic_id}; choose another place for it, or move {self.lake.place(topic)} away"
                 )
         return end.positions
+
+
+def ends_of(table: Table | None, numbers: Iterable[int]) -> dict[int, int]:
+    """Of each partition, everything before this is in the table."""
+    return {number: (table.next_offset(number) if table else None) or 0 for number in numbers}

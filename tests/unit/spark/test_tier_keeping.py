@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, cast
 
 import pytest
@@ -73,6 +74,20 @@ def test_what_another_job_has_taken_meanwhile_is_refused(tmp_path: Path) -> None
     table = late.lake.table("events", ID)
     assert table is not None
     assert (table.next_offset(0), [file.rows for file in table.files()]) == (10, [10])
+
+
+def test_a_table_that_is_removed_while_it_is_kept_is_not_begun_in_the_middle(tmp_path: Path) -> None:
+    tiering = tiering_in(tmp_path)
+    keep(tiering, list(write_files(iter([rows(0, 10)]), tiering.lake, "events", 0)), {0: 10})
+    rmtree(tmp_path / "events")
+    files = list(write_files(iter([rows(10, 10)]), tiering.lake, "events", 0))
+    with pytest.raises(LakeTrouble, match="was removed, or set back"):
+        keep(tiering, files, {0: 20})
+    assert tiering.lake.table("events", ID) is None
+    keep(tiering_in(tmp_path), list(write_files(iter([rows(0, 20)]), tiering.lake, "events", 0)), {0: 20})
+    table = tiering.lake.table("events", ID)
+    assert table is not None
+    assert table.next_offset(0) == 20
 
 
 @pytest.mark.parametrize("topic_id", [ID, OTHER_ID])
