@@ -12,15 +12,18 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 PARTITION = "partition"
+LOCAL = "file://"
+"""Spark writes places so; directories are made under their plain names."""
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 IN_FILES = pa.schema(
     [
@@ -60,6 +63,8 @@ class Lake:
     """A place with one table for each topic. `options` are deltalake's storage options."""
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
+        if uri.startswith(LOCAL):
+            uri = unquote(uri.removeprefix(LOCAL))
         # Executors of another machine, or another directory, must find the same place.
         self.uri = uri.rstrip("/") if "://" in uri else str(Path(uri).absolute())
         self.options = dict(options or {})
@@ -81,7 +86,7 @@ class Lake:
             delta = DeltaTable(self.place(topic), storage_options=self.options)
         except TableNotFoundError:
             return None
-        except OSError as error:
+        except (OSError, DeltaError) as error:
             raise LakeTrouble(f"{self.place(topic)} cannot be read: {_first_line(error)}") from error
         said = _described(delta)
         if said.get("topic_id") != topic_id:
@@ -125,7 +130,7 @@ class Lake:
                 )
         except (CommitFailedError, FileExistsError) as error:
             raise taken(self, topic) from error
-        except OSError as error:
+        except (OSError, DeltaError) as error:
             raise LakeTrouble(f"{self.place(topic)} cannot be written: {_first_line(error)}") from error
         written = self.table(topic, topic_id)
         assert written is not None
@@ -164,10 +169,13 @@ class Table:
 
     def tidy(self, *, compact: bool, vacuum_hours: int | None) -> None:
         """Few large files instead of many small ones; and those removed that no version of so long ago needs."""
-        if compact:
-            self.delta.optimize.compact()
-        if vacuum_hours is not None:
-            self.delta.vacuum(vacuum_hours, dry_run=False, enforce_retention_duration=False)
+        try:
+            if compact:
+                self.delta.optimize.compact()
+            if vacuum_hours is not None:
+                self.delta.vacuum(vacuum_hours, dry_run=False, enforce_retention_duration=False)
+        except (OSError, DeltaError) as error:
+            raise LakeTrouble(f"{self.delta.table_uri} cannot be tidied: {_first_line(error)}") from error
 
 
 def taken(lake: Lake, topic: str) -> LakeTrouble:

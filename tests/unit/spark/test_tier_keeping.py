@@ -90,6 +90,33 @@ def test_a_table_that_is_removed_while_it_is_kept_is_not_begun_in_the_middle(tmp
     assert table.next_offset(0) == 20
 
 
+def test_a_table_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "events" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("of somebody else\n", encoding="utf-8")
+    with pytest.raises(LakeTrouble, match="cannot be read") as raised:
+        Lake(str(tmp_path)).table("events", ID)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_table_whose_files_are_gone_is_not_tidied(tmp_path: Path) -> None:
+    tiering = tiering_in(tmp_path)
+    keep(tiering, list(write_files(iter([rows(0, 10)]), tiering.lake, "events", 0)), {0: 10})
+    for file in tmp_path.glob("events/partition=0/*"):
+        file.unlink()
+    tiering.compact = True
+    files = list(write_files(iter([rows(10, 10)]), tiering.lake, "events", 0))
+    with pytest.raises(LakeTrouble, match="cannot be tidied"):
+        keep(tiering, files, {0: 20})
+
+
+def test_a_place_may_be_written_as_spark_writes_it(tmp_path: Path) -> None:
+    lake = Lake(f"file://{tmp_path}/a%20lake/")
+    assert lake.uri == str(tmp_path / "a lake")
+    (file,) = write_files(iter([rows(0, 10)]), lake, "events", 0)
+    assert lake.commit("events", ID, None, [file], {0: 10}).next_offset(0) == 10
+
+
 @pytest.mark.parametrize("topic_id", [ID, OTHER_ID])
 def test_where_a_batch_ends_is_of_the_topic_that_was_begun_with(tmp_path: Path, topic_id: str) -> None:
     """As Spark writes it down: a version, what it knows about the batch, and the source's offset."""
