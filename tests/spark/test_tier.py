@@ -167,6 +167,14 @@ def test_of_two_jobs_at_one_place_the_second_is_refused(job: Job, monkeypatch: p
     assert sorted(value for _, _, value in job.rows()) == numbered(200)
 
 
+def test_a_job_that_cannot_write_ends_with_one_line(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("a file, where directories are to be made", encoding="utf-8")
+    job.topic.produce(numbered(10))
+    with pytest.raises(LakeTrouble, match="the job failed: ") as raised:
+        job.run()
+    assert "\n" not in str(raised.value)
+
+
 def test_a_job_that_began_where_another_has_been_since_adds_nothing(job: Job) -> None:
     job.topic.produce(numbered(100))
     late = Tiering(job.lake, {"kafka.bootstrap.servers": job.topic.bootstrap}, (job.topic.name,))

@@ -143,7 +143,9 @@ def chosen_protocols(protocol: str | None, protocols: str | None) -> tuple[str, 
 
 def check_master(master: str) -> None:
     """Spark itself says it with two pages of Java."""
-    if not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+", master):
+    if not re.fullmatch(
+        r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+", master
+    ):
         raise WrongUsage(f"--master {master!r}: write local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT")
 
 
@@ -206,10 +208,12 @@ def added_up(
 
 def run_parts(session: SparkSession, sweep: Sweep, place: str, *, tasks: int | None, overwrite: bool) -> None:
     from quorate.spark.sweep import SweepFailed, run_sweep, tasks_for
-    from quorate.spark.sweep_parts import Parts
+    from quorate.spark.sweep_parts import begun
 
-    parts = Parts(session, place)
-    parts.begin(sweep, overwrite=overwrite)
+    try:
+        parts = begun(session, place, sweep, overwrite=overwrite)
+    except SweepFailed as failed:
+        raise WrongUsage(str(failed)) from failed
     undone = parts.undone(sweep)
     left = sum(len(seeds) for _, seeds in undone)
     if left < sweep.worlds_count:

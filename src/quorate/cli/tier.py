@@ -70,6 +70,8 @@ def tier(
     names = tuple(dict.fromkeys(name.strip() for name in topics.split(",") if name.strip()))
     if not names:
         raise WrongUsage(f"{topics!r} names no topic")
+    if not lake.strip():
+        raise WrongUsage("--lake is empty; name a directory, or s3://…")
     check_master(master)
     options = dict(option(text) for text in storage or [])
     spelled(every)

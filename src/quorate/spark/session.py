@@ -6,6 +6,7 @@ On a Spark platform none of this is needed; there a session exists already, and 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -143,6 +144,15 @@ def apart(stop: Callable[[], None]) -> None:
     stopping = Thread(target=stopped, name="stopping Spark", daemon=True)
     stopping.start()
     stopping.join(STOP_S)
+
+
+def reason_of(error: Exception) -> str:
+    """The line that tells, of messages that carry whole stack traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Ours are not called errors, and say all themselves.
+    telling = r": \w|Caused by: |quorate\.[\w.]+: |[\w.]+(Error|Exception): "
+    causes = [line for line in lines if re.match(telling, line)]
+    return re.sub(r"^(: |quorate\.[\w.]+: )", "", (causes or lines or [type(error).__name__])[-1])
 
 
 @contextmanager

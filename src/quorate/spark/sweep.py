@@ -7,7 +7,6 @@ and each row carries the command that shows its world again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Event
 from time import perf_counter
@@ -28,6 +27,7 @@ from pyspark.sql.types import (
 
 from quorate.sim.chaos import Toll
 from quorate.sim.run import DECIDED, IN_SYNC, OPERATED, Plan, Verdict, run_plan
+from quorate.spark.session import reason_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,7 +177,7 @@ def run_sweep(
         ended.set()
         watching.join(CANCEL_S)
     if writing.error is not None:
-        raise SweepFailed(f"the sweep failed: {_reason(writing.error)}") from writing.error
+        raise SweepFailed(f"the sweep failed: {reason_of(writing.error)}") from writing.error
     progress(tasks_count)
 
 
@@ -218,13 +218,6 @@ def _tasks_done(session: SparkSession, tasks_count: int) -> int:
         if info is not None and info.numTasks == tasks_count:
             return int(info.numCompletedTasks)
     return 0
-
-
-def _reason(error: Exception) -> str:
-    """The line that tells, of messages that carry whole stack traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if re.match(r": \w|Caused by: |[\w.]+(Error|Exception): ", line)]
-    return (causes or lines or [type(error).__name__])[-1].removeprefix(": ")
 
 
 # ---- what came of it ----

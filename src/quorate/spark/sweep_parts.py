@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quorate.sim.run import Plan
+from quorate.spark.session import reason_of
+from quorate.spark.sweep import SweepFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +90,16 @@ class Parts:
 
     def undone(self, sweep: Sweep) -> list[tuple[Plan, range]]:
         return [(plan, seeds) for plan, seeds in sweep.parts() if not self.is_done(plan, seeds)]
+
+
+def begun(session: SparkSession, place: str, sweep: Sweep, *, overwrite: bool) -> Parts:
+    """Raises SweepFailed where nothing can be written to."""
+    try:
+        parts = Parts(session, place)
+        parts.begin(sweep, overwrite=overwrite)
+    except Exception as error:  # whatever Java says
+        raise SweepFailed(f"{place!r} cannot be written: {reason_of(error)}") from error
+    return parts
 
 
 def plans_of(plan: Plan, protocols: Sequence[str]) -> tuple[Plan, ...]:

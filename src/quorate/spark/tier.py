@@ -22,7 +22,7 @@ from quorate.client.cluster import Cluster
 from quorate.spark.asking import earliest
 from quorate.spark.lake import File, Lake, LakeTrouble, NotTiered, Table, taken
 from quorate.spark.planning import read_stream_offset
-from quorate.spark.session import apart
+from quorate.spark.session import apart, reason_of
 from quorate.spark.tier_source import NAME, TASK_OFFSETS_MAX, TierSource
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Tiering:
                 query.awaitTermination()
             except StreamingQueryException as error:
                 # Spark says it with all of Java's and Python's stacks.
-                raise self.trouble or error from error
+                raise self.trouble or LakeTrouble(f"the job failed: {reason_of(error)}") from error
             finally:
                 apart(query.stop)
 
