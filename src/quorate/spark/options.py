@@ -81,9 +81,13 @@ OF_SPARK = ("checkpointLocation", "path", "queryName")
 OF_A_TABLE = "provider"
 """What Spark's SQL adds to the options of a table; those of a view stay as they are."""
 
+TRANSACTION_MAX_S = 86_400.0
+DIGITS_MAX = 19
+"""Python refuses to read thousands of them."""
 TRIGGER_DELAY_S = TRANSACTION_S = 15 * 60.0
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+DURATION_DIGITS_MAX = 15
+_DURATION = re.compile(rf"(\d{{1,{DURATION_DIGITS_MAX}}})\s*([a-z]*)", re.ASCII)
 
 
 class Times(dict[str, dict[int, int]]):
@@ -163,7 +167,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         topic=options.get("topic") or None,
         app=app,
         version=version,
-        transaction_timeout_s=_duration(options, "transactionTimeout", usually=TRANSACTION_S),
+        transaction_timeout_s=_transaction_timeout(options),
         codec=CODECS[compression],
         timeout_s=_seconds(options, "timeoutSeconds", usually=TIMEOUT_S),
         security=_security(options),
@@ -262,8 +266,8 @@ def parse_table_options(given: Mapping[str, str], *, writes: bool) -> TableOptio
         )
     app, version = _version(options)
     starting: str | int = options.get("startingOffsets", "").lower() or SNAPSHOT_NAME
-    if isinstance(starting, str) and starting.isascii() and starting.isdigit():
-        starting = int(starting)
+    if isinstance(starting, str) and (offset := _number(starting)) is not None:
+        starting = offset
     if isinstance(starting, str) and starting not in (SNAPSHOT_NAME, EARLIEST_NAME, LATEST_NAME):
         raise WrongOption(
             f"option 'startingOffsets': {starting!r} is not {SNAPSHOT_NAME}, {EARLIEST_NAME}, {LATEST_NAME}, or "
@@ -288,9 +292,10 @@ def _version(options: Mapping[str, str]) -> tuple[str | None, int | None]:
     app, version = options.get("txnAppId") or None, options.get("txnVersion") or None
     if (app is None) != (version is None):
         raise WrongOption("options 'txnAppId' and 'txnVersion' belong together; give both or none")
-    if version is not None and (not (version.isascii() and version.isdigit()) or int(version) >= 1 << 62):
+    number = None if version is None else _number(version)
+    if version is not None and (number is None or number >= 1 << 62):
         raise WrongOption(f"option 'txnVersion': {version!r} is not a whole number from 0 on")
-    return app, None if version is None else int(version)
+    return app, number
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -352,7 +357,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
     if given[0] == "subscribePattern":
         try:
             re.compile(text)
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise WrongOption(f"option 'subscribePattern': {text!r} is no pattern: {error}") from None
         return Selection(pattern=text)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -381,9 +386,9 @@ def _where(options: Mapping[str, str], which: str) -> Where | None:
         return None
     (name,), text = given, options[given[0]]
     if name == names[1]:
-        if not (text.isascii() and text.isdigit()) or int(text) >= 1 << 63:
+        if (time := _number(text)) is None:
             raise WrongOption(f"option {name!r}: {text!r} is no time in milliseconds since 1970")
-        return int(text)
+        return time
     if name == names[2]:
         example = '{"events": {"0": 1700000000000}}'
         wrong = WrongOption(
@@ -404,10 +409,12 @@ def _by_partition(text: str, wrong: WrongOption, *, least: int) -> Positions:
         if not isinstance(partitions, dict) or not partitions:
             raise wrong
         for number, given in partitions.items():
-            is_number = number.isascii() and number.isdigit() and int(number) < 1 << 31
-            if not is_number or type(given) is not int or not least <= given < 1 << 63:
+            partition = _number(number)
+            if partition is None or partition >= 1 << 31:
                 raise wrong
-            found.setdefault(topic, {})[int(number)] = given
+            if type(given) is not int or not least <= given < 1 << 63:
+                raise wrong
+            found.setdefault(topic, {})[partition] = given
     return found
 
 
@@ -425,9 +432,16 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+    if not (count := _number(text)):
         raise WrongOption(f"option {name!r}: {text!r} is not a whole number from 1 on")
-    return int(text)
+    return count
+
+
+def _number(text: str) -> int | None:
+    """None: it is no whole number from 0 on, or more than 64 bits hold."""
+    if not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX:
+        return None
+    return number if (number := int(text)) < 1 << 63 else None
 
 
 def _seconds(options: Mapping[str, str], name: str, *, usually: float) -> float:
@@ -452,6 +466,14 @@ def _duration(options: Mapping[str, str], name: str, *, usually: float) -> float
     if found is None or (found[2] or "ms") not in UNITS_S:
         raise WrongOption(f"option {name!r}: {options[name]!r} is no time such as 15m, 30s or 500ms")
     return int(found[1]) * UNITS_S[found[2] or "ms"]
+
+
+def _transaction_timeout(options: Mapping[str, str]) -> float:
+    name = "transactionTimeout"
+    seconds = _duration(options, name, usually=TRANSACTION_S)
+    if not 0 < seconds <= TRANSACTION_MAX_S:
+        raise WrongOption(f"option {name!r}: {options[name]!r} is not a time above 0, of a day at most")
+    return seconds
 
 
 def _truth(options: Mapping[str, str], name: str, *, usually: bool) -> bool:
@@ -511,6 +533,9 @@ def _security(options: Mapping[str, str]) -> Security | None:
 
 def _lake(options: Mapping[str, str]) -> str:
     if not _truth(options, "tiered", usually=False):
+        if options.get("lake") and not options.get("tiered"):
+            # What is in the lake alone would be missing, and nobody would see it.
+            raise WrongOption("option 'lake' says nothing without 'tiered'; set that to true, or to false")
         return ""
     if not options.get("lake"):
         raise WrongOption(

@@ -6,7 +6,14 @@ import pytest
 
 from quorate.client.records import COLUMN_NAMES
 from quorate.client.security import Security
-from quorate.spark.options import Selection, Times, WrongOption, parse_options
+from quorate.spark.options import (
+    Selection,
+    Times,
+    WrongOption,
+    parse_options,
+    parse_table_options,
+    parse_write_options,
+)
 
 LEAST = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "events"}
 PASSWORD = {
@@ -129,6 +136,13 @@ def test_security_is_as_librdkafka_calls_it() -> None:
         ({"valueFormat": "json", "valueSchema": "a int", "columns": "key"}, "leaves the value out"),
         ({"groupId": "a", "kafka.group.id": "b"}, "say different things"),
         ({"columns": "kye"}, "no column 'kye'"),
+        ({"maxOffsetsPerTrigger": "9" * 5000}, "not a whole number from 1"),
+        ({"maxOffsetsPerTrigger": str(1 << 63)}, "not a whole number from 1"),
+        ({"startingTimestamp": "9" * 5000}, "no time in milliseconds"),
+        ({"startingOffsets": f'{{"events": {{"{"9" * 5000}": 1}}}}'}, "is not earliest"),
+        ({"maxTriggerDelay": "9" * 5000}, "is no time such as 15m"),
+        ({"subscribe": "", "subscribePattern": "(" * 100_000}, "is no pattern"),
+        ({"lake": "lake/"}, "'lake' says nothing without 'tiered'"),
         ({"columns": ","}, "names no column"),
         ({"provider": "quorate"}, "CREATE TEMPORARY VIEW"),
     ],
@@ -138,3 +152,28 @@ def test_what_is_wrong_is_said_in_one_line(given: dict[str, str], said: str) -> 
         parse_options(LEAST | given)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_lake_may_be_switched_off() -> None:
+    assert parse_options(LEAST | {"tiered": "false", "lake": "lake/"}).lake == ""
+    assert parse_options(LEAST | {"tiered": "true", "lake": "lake/"}).lake == "lake/"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"transactionTimeout": "0"}, "is not a time above 0, of a day at most"),
+        ({"transactionTimeout": "25h"}, "is not a time above 0, of a day at most"),
+        ({"txnAppId": "a", "txnVersion": "9" * 5000}, "not a whole number from 0"),
+    ],
+)
+def test_what_is_wrong_in_writing_is_said_before_a_task_begins(given: dict[str, str], said: str) -> None:
+    with pytest.raises(WrongOption, match=said):
+        parse_write_options({"bootstrap": "localhost:9092", "topic": "events", **given})
+
+
+@pytest.mark.parametrize("offset", ["9" * 5000, str(1 << 63)])
+def test_changes_of_a_table_begin_at_an_offset_that_there_can_be(offset: str) -> None:
+    given = {"bootstrap": "localhost:9092", "table": "bank/accounts", "startingOffsets": offset}
+    with pytest.raises(WrongOption, match="or one offset"):
+        parse_table_options(given, writes=False)
