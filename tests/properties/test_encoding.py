@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quorate.batch import decode_records, stamp
 from quorate.client import encoding
-from quorate.client.encoding import Rows, WrongPartition, encode, partitions_for
+from quorate.client.encoding import Rows, WrongHeader, WrongPartition, encode, partitions_for
 from quorate.client.partitioning import murmur2
 from quorate.wire.opening import CODECS, opened
 
@@ -86,3 +86,10 @@ def test_a_partition_that_is_not_there_is_named() -> None:
     rows = rows_of([(None, b"v", 7, None, None)])
     with pytest.raises(WrongPartition, match="a row is for partition 7; there are 4"):
         partitions_for(rows, 4, 0)
+
+
+@pytest.mark.parametrize("headers", [[{"key": None, "value": b"1"}], [{"key": "a", "value": None}, None]])
+def test_a_header_needs_a_key(headers: list[dict[str, object] | None]) -> None:
+    rows = Rows(pa.array([b"v", b"w"]), headers=pa.array([None, headers], HEADERS))
+    with pytest.raises(WrongHeader, match="a header without a key"):
+        encode(rows, np.zeros(2, np.int64), now_ms=0)

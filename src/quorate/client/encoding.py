@@ -45,6 +45,10 @@ class WrongPartition(ValueError):
     """A row names a partition that its topic does not have."""
 
 
+class WrongHeader(ValueError):
+    """A row has a header that no record can hold."""
+
+
 def partitions_for(rows: Rows, partitions_count: int, spare: int) -> Numbers:
     """Where each row goes: where it says, else by its key. Rows without either go to `spare`."""
     count = len(rows.value)
@@ -170,10 +174,12 @@ def _tails(headers: pa.Array | None, count: int) -> tuple[Any, Numbers | int]:
     """The number of headers, and the headers."""
     if headers is None or headers.null_count == count:
         return pa.scalar(b"\0", pa.binary()), 1
-    tails = [
-        encode_headers(tuple((each["key"], each["value"]) for each in row or ()))
-        for row in headers.to_pylist()
-    ]
+    rows = headers.to_pylist()
+    if any(each is None or each["key"] is None for row in rows for each in row or ()):
+        raise WrongHeader(
+            "a row has a header without a key; every header needs one, though its value may be null"
+        )
+    tails = [encode_headers(tuple((each["key"], each["value"]) for each in row or ())) for row in rows]
     return pa.array(tails, pa.binary()), np.array([len(tail) for tail in tails], np.int64)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from quorate.client.encoding import Made, Rows, WrongPartition, encode, partitions_for
+from quorate.client.encoding import Made, Rows, WrongHeader, WrongPartition, encode, partitions_for
 from quorate.client.joint import Attempt, Joint, NumberIn, Writer
 from quorate.spark.options import WriteOptions, WrongOption
 from quorate.wire.joint import Part
@@ -144,9 +144,9 @@ class _Stager:
         self._spare += 1
         try:
             partitions = partitions_for(rows, self._partitions_counts[topic], self._spare)
-        except WrongPartition as error:
+            return encode(rows, partitions, now_ms=round(time() * 1000), codec=self._options.codec)
+        except (WrongPartition, WrongHeader) as error:
             raise WrongOption(f"topic {topic!r}: {error}") from None
-        return encode(rows, partitions, now_ms=round(time() * 1000), codec=self._options.codec)
 
     def _send(self, made: list[tuple[str, list[Made]]]) -> None:
         if monotonic() - self._renewed_at > self._options.transaction_timeout_s / RENEW_SHARE:
