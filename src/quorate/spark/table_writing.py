@@ -10,13 +10,12 @@ and of two drivers of one query the older one is fenced, as with topics.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
 from logging import getLogger
-from typing import Any
-from uuid import uuid4
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -28,7 +27,7 @@ from quorate.client.tables import TableGroup
 from quorate.spark.options import TableOptions, WrongOption
 from quorate.spark.staging import Transaction
 from quorate.spark.tables import CHANGE_TYPE, COMMIT_OFFSET, COMMIT_TIMESTAMP, DELETE, describe, open_group
-from quorate.spark.writing import batch_app, check_stream, task_context, transaction_of
+from quorate.spark.writing import NUMBERLESS, batch_of, check_stream, task_context, transaction_of
 from quorate.tables import (
     ID_BYTES,
     OPERATIONS_COUNT_MAX,
@@ -57,6 +56,8 @@ PART_OPERATIONS = 5000
 INLINE_BYTES = 128 << 10
 """A task that has no more sends it to the driver."""
 ONE_ENTRY_BYTES = 4 << 20
+PREFIX_BYTES = 10
+"""Of a stage's name: its app and its run."""
 TRIES = 5
 FENCED_RUNS_MAX = 16
 WRITERS = Table(
@@ -114,10 +115,7 @@ class Written(WriterCommitMessage):
 def write_rows(
     options: TableOptions, table: Table, transaction: Transaction, batches: Iterator[pa.RecordBatch]
 ) -> Written:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
+    context = task_context()
     task = f"{context.partitionId()} {context.taskAttemptId()}"
     parts: list[bytes] = []
     rows_count = staged_count = 0
@@ -138,15 +136,22 @@ def write_rows(
 def _parts(table: Table, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
     """Operations, some together, in the order of the rows; and how many they are."""
     encode = msgspec.msgpack.Encoder().encode
+    rows = chain.from_iterable(_operations(table, batch) for batch in batches)
+    return _together(encode(operation) for operation in rows)
+
+
+def _together(encoded: Iterable[bytes | msgspec.Raw]) -> Iterator[tuple[bytes, int]]:
+    """Parts of so many operations as a part takes, and how many they are."""
+    encode = msgspec.msgpack.Encoder().encode
     gathered: list[msgspec.Raw] = []
     size = 0
-    for operation in chain.from_iterable(_operations(table, batch) for batch in batches):
-        encoded = encode(operation)
-        if gathered and (size + len(encoded) > PART_BYTES or len(gathered) >= PART_OPERATIONS):
+    for operation in map(msgspec.Raw, encoded):
+        length = len(memoryview(operation))
+        if gathered and (size + length > PART_BYTES or len(gathered) >= PART_OPERATIONS):
             yield encode(gathered), len(gathered)
             gathered, size = [], 0
-        gathered.append(msgspec.Raw(encoded))
-        size += len(encoded)
+        gathered.append(operation)
+        size += length
     if gathered:
         yield encode(gathered), len(gathered)
 
@@ -178,13 +183,15 @@ def stage_parts(group: TableGroup, stage: bytes, parts: Sequence[bytes], number:
 
 
 def stage_of(transaction: Transaction, task: str) -> bytes:
-    """All stages of an app begin alike."""
-    own = blake2b(f"{transaction.number} {transaction.run} {task}".encode(), digest_size=ID_BYTES // 2)
-    return prefix_of(transaction.app) + own.digest()
+    """All stages of one run of an app begin alike."""
+    prefix = prefix_of(transaction.app, transaction.run)
+    own = blake2b(f"{transaction.number} {task}".encode(), digest_size=ID_BYTES - len(prefix))
+    return prefix + own.digest()
 
 
-def prefix_of(app: str) -> bytes:
-    return blake2b(app.encode(), digest_size=ID_BYTES // 2).digest()
+def prefix_of(app: str, run: str) -> bytes:
+    """A driver forgets what its own run has staged, or one that is fenced: another may be alive and well."""
+    return b"".join(blake2b(name.encode(), digest_size=PREFIX_BYTES // 2).digest() for name in (app, run))
 
 
 def insist(group: TableGroup, operations: Sequence[Operation], conditions: Sequence[Condition] = ()) -> None:
@@ -219,7 +226,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         """Where no task has said anything, the query's next commit clears up."""
         for message in messages:
             if isinstance(message, Written):
-                discard(self.options, message.transaction.app)
+                discard(self.options, message.transaction)
                 return
 
 
@@ -228,12 +235,7 @@ class TableBatchWriter(DataSourceArrowWriter):
         self.options = options
         self.table = describe(options)
         check_columns(self.table, schema)
-        run = uuid4().hex
-        if options.app is None:
-            self.transaction = Transaction(f"spark-write-{run}", -1, run)
-        else:
-            assert options.version is not None
-            self.transaction = Transaction(batch_app(options.app, options.table), options.version, run)
+        self.transaction = batch_of(options.app, options.version, options.table)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_rows(self.options, self.table, self.transaction, iterator)
@@ -242,12 +244,17 @@ class TableBatchWriter(DataSourceArrowWriter):
         commit(self.options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        discard(self.options, self.transaction.app)
+        discard(self.options, self.transaction)
 
 
-def discard(options: TableOptions, app: str) -> None:
+def discard(options: TableOptions, transaction: Transaction) -> None:
+    """What this run has staged; what is in already stays in."""
     with open_group(options) as group:
-        insist(group, (DiscardStaged(prefix_of(app)),))
+        insist(group, (_forgetting(transaction, transaction.run),))
+
+
+def _forgetting(transaction: Transaction, run: str) -> DiscardStaged:
+    return DiscardStaged(prefix_of(transaction.app, run))
 
 
 def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -258,7 +265,7 @@ def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]
         return
     transaction = written[0].transaction
     with open_group(options) as group:
-        if transaction.number < 0:  # Nobody repeats it.
+        if transaction.app.startswith(NUMBERLESS):  # Nobody repeats it.
             _execute(group, _gathered(group, written), ())
             return
         _make_writers(group)
@@ -272,20 +279,27 @@ def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]
                     *transaction[:2],
                     rows_count,
                 )
-                insist(group, (DiscardStaged(prefix_of(transaction.app)),))
+                insist(group, (_forgetting(transaction, transaction.run),))
                 return
-            operation, condition = noted
             operations = operations or _gathered(group, written)
-            if _execute(group, [*operations, operation], (condition,)):
+            over = [_forgetting(transaction, run) for run in noted.fenced if _is_staged(operations)]
+            if _execute(group, [*operations, noted.operation, *over], (noted.condition,)):
                 return
     raise CommitFailed(f"{transaction.app}: others have written number {transaction.number} meanwhile")
 
 
-def note(transaction: Transaction, before: Row | None) -> tuple[Operation, Condition] | None:
+class Noted(NamedTuple):
+    operation: Operation
+    condition: Condition
+    fenced: tuple[str, ...] = ()
+    """Runs that are over: what they have staged is nobody's."""
+
+
+def note(transaction: Transaction, before: Row | None) -> Noted | None:
     """That this number is in, if it is not; raises RunFenced."""
     app, number, run = transaction
     if before is None:
-        return Replace(WRITERS.name, (app, number, run, "")), Absent(WRITERS.name, (app,))
+        return Noted(Replace(WRITERS.name, (app, number, run, "")), Absent(WRITERS.name, (app,)))
     _, last, last_run, fenced = before.values
     assert isinstance(last, int)
     assert isinstance(fenced, str)
@@ -297,7 +311,7 @@ def note(transaction: Transaction, before: Row | None) -> tuple[Operation, Condi
     if run != last_run:
         runs = [*runs, str(last_run)][-FENCED_RUNS_MAX:]
     row = (app, number, run, " ".join(runs))
-    return Replace(WRITERS.name, row), At(WRITERS.name, (app,), before.version)
+    return Noted(Replace(WRITERS.name, row), At(WRITERS.name, (app,), before.version), tuple(runs))
 
 
 def _gathered(group: TableGroup, written: Sequence[Written]) -> list[Operation]:
@@ -306,17 +320,21 @@ def _gathered(group: TableGroup, written: Sequence[Written]) -> list[Operation]:
     if not any(message.stage for message in written) and sum(map(len, parts)) <= ONE_ENTRY_BYTES:
         decode: Any = msgspec.msgpack.Decoder(tuple[RowOperation, ...]).decode
         operations = list(chain.from_iterable(map(decode, parts)))
-        if len(operations) < OPERATIONS_COUNT_MAX:
+        if len(operations) < OPERATIONS_COUNT_MAX:  # One more says that they are in.
             return operations
-    stages: list[tuple[bytes, int]] = []
-    for number, message in enumerate(written):
-        if message.parts:
-            stage = stage_of(message.transaction, f"driver {number}")
-            insist(group, (DiscardStaged(stage),))
-            stages.append((stage, stage_parts(group, stage, message.parts, 0)))
-        elif message.stage is not None:
-            stages.append(message.stage)
-    return [CommitStaged(tuple(stages)), DiscardStaged(prefix_of(written[0].transaction.app))]
+    transaction = written[0].transaction
+    stages = [message.stage for message in written if message.stage is not None]
+    if parts:  # Of all tasks together: a commit lists so many stages and no more.
+        stage = stage_of(transaction, "driver")
+        insist(group, (DiscardStaged(stage),))
+        split: Any = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+        joined = [part for part, _ in _together(chain.from_iterable(map(split, parts)))]
+        stages.append((stage, stage_parts(group, stage, joined, 0)))
+    return [CommitStaged(tuple(stages)), _forgetting(transaction, transaction.run)]
+
+
+def _is_staged(operations: Sequence[Operation]) -> bool:
+    return isinstance(operations[0], CommitStaged)
 
 
 def _execute(group: TableGroup, operations: Sequence[Operation], conditions: Sequence[Condition]) -> bool:

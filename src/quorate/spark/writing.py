@@ -25,7 +25,6 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
-    TimestampNTZType,
     TimestampType,
 )
 
@@ -40,13 +39,15 @@ if TYPE_CHECKING:
 LOG = getLogger("quorate.spark")
 QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 """Local properties that Spark gives the tasks of a streaming query."""
+NUMBERLESS = "spark-write-"
+"""What the names of those begin with who write once, and nobody repeats it."""
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: dict[str, tuple[DataType, ...]] = {
     "key": (BinaryType(), StringType()),
     "value": (BinaryType(), StringType()),
     "topic": (StringType(),),
     "partition": (IntegerType(), LongType(), ShortType()),
-    "timestamp": (TimestampType(), TimestampNTZType()),
+    "timestamp": (TimestampType(),),
     "headers": (HEADERS,),
 }
 
@@ -91,13 +92,6 @@ def check_stream(app: str | None) -> None:
         raise WrongOption("options 'txnAppId' and 'txnVersion' are for batches; a stream numbers its own")
 
 
-def batch_app(app: str, to: str) -> str:
-    """Of each destination by itself, as Delta's numbers are each table's: a batch that is written to two places
-    under one number is in both. No topic and no table has a slash in its name.
-    """
-    return f"spark-batch-{app}/{to}"
-
-
 def task_context() -> TaskContext:
     from pyspark import TaskContext
 
@@ -112,6 +106,17 @@ def transaction_of(context: TaskContext) -> Transaction:
     if not query or not batch or not run:
         raise RuntimeError("Spark does not tell its tasks which query and batch they are of")
     return Transaction(f"spark-query-{query}", int(batch), run)
+
+
+def batch_of(app: str | None, version: int | None, target: str) -> Transaction:
+    """Of a batch write. Versions are counted for each target, as Delta's are for each table: what is written to two
+    under one version is in both. No topic and no table has a slash in its name.
+    """
+    run = uuid4().hex
+    if app is None:
+        return Transaction(f"{NUMBERLESS}{run}", 0, run)
+    assert version is not None
+    return Transaction(f"spark-batch-{app}/{target}", version, run)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -140,12 +145,7 @@ class BatchWriter(DataSourceArrowWriter):
         check_schema(options, schema)
         check_topic(options)
         self.options = options
-        run = uuid4().hex
-        if options.app is None:
-            self.transaction = Transaction(f"spark-write-{run}", 0, run)
-        else:
-            assert options.version is not None
-            self.transaction = Transaction(batch_app(options.app, options.topic or ""), options.version, run)
+        self.transaction = batch_of(options.app, options.version, options.topic or "")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = task_context()

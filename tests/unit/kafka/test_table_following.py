@@ -121,7 +121,7 @@ def test_a_number_is_put_in_once_and_an_older_run_is_fenced(tmp_path: Path) -> N
         with pytest.raises(CommitFailed, match="is gone, or was never there"):
             commit(options, [Written(newer._replace(number=2), 1, [], (loser, 1))])
         stage_parts(group, loser, [put(8)], 0)
-        discard(options, "app")
+        discard(options, newer)
         with pytest.raises(CommitFailed, match="is gone, or was never there"):
             commit(options, [Written(newer._replace(number=2), 1, [], (loser, 1))])
         assert [number for number, _ in rows(group)] == [1, 2, 4, 5, 6]
