@@ -38,7 +38,7 @@ def test_a_short_demo_goes_through_its_steps_and_cleans_up(tmp_path: Path) -> No
         "4  Every event, counted",
         "nothing lost, nothing twice",
         "5  Results, and a lake",
-        "20,000 events in",
+        " records in ",
         "read back as one with the log, and equal",
         "6  The disks, audited",
         "every frame is whole, and all copies agree",
@@ -47,6 +47,7 @@ def test_a_short_demo_goes_through_its_steps_and_cleans_up(tmp_path: Path) -> No
         "8  A bug, planted on purpose",
         "caught in",
         "In short",
+        "demo-report.html",
         "20,000 events were acknowledged, and Spark counted every one of them once",
     ):
         assert words in done.stdout

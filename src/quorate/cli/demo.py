@@ -227,7 +227,7 @@ def compare(out: Console, flow: Flow) -> None:
 
 
 def write_back(out: Console, cluster: DemoCluster, spark: SparkSession, flow: Flow) -> bool:
-    """Results in topics of every other kind, events in a lake; whether both are what they should be."""
+    """Results in topics of every other kind, and all of it in a lake; whether both are what they should be."""
     from quorate.cli.demo_lake import Kept
 
     step(
@@ -235,7 +235,7 @@ def write_back(out: Console, cluster: DemoCluster, spark: SparkSession, flow: Fl
         5,
         "Results, and a lake",
         "The results went into topics of three kinds, each batch in one transaction over all of them.",
-        "`quorate tier` keeps the events in a Delta table, each of them once, so that the log may forget them.",
+        "`quorate tier` keeps events and results in Delta tables, each record once: the log may forget them then.",
     )
     held = True
     for topic, found in flow.written.items():
@@ -245,12 +245,12 @@ def write_back(out: Console, cluster: DemoCluster, spark: SparkSession, flow: Fl
         out.print(f"   {mark} {topic}: totals of {len(found)} cities, read back by Spark")
     place = default_place(LAKE)
     shutil.rmtree(place, ignore_errors=True)
-    with out.status("the events go into the lake"):
+    with out.status("events and results go into the lake"):
         kept = Kept(spark, cluster, place)
-    is_same = kept.by_city == flow.counted
+    is_same = all(found == flow.counted for found in (kept.by_city, *kept.results))
     said = "read back as one with the log, and equal" if is_same else "[bold red]and they differ[/bold red]"
     out.print(
-        f"   {'✓' if is_same else '[bold red]✗[/bold red]'} {kept.rows_count:,} events in "
+        f"   {'✓' if is_same else '[bold red]✗[/bold red]'} {kept.rows_count:,} records in "
         f"{say.duration(kept.seconds)}, {say.bytes_count(kept.bytes_count)} in {place}; {said}\n",
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""The end of the demo: events into a lake, and an audit of the disks."""
+"""The end of the demo: events and results into a lake, and an audit of the disks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from quorate.cli import say
-from quorate.cli.demo_events import TOPIC, Sum
+from quorate.cli.demo_events import RESULTS, TOPIC, Sum
+from quorate.cli.demo_query import read_totals
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Kept:
-    """What the lake holds after the events were tiered."""
+    """What the lake holds after events and results were tiered."""
 
     def __init__(self, spark: SparkSession, cluster: DemoCluster, place: Path) -> None:
         from quorate.client import Cluster
@@ -26,7 +27,8 @@ class Kept:
 
         began = monotonic()
         options = {"kafka.bootstrap.servers": cluster.bootstrap}
-        tiering = Tiering(Lake(str(place.absolute())), options, (TOPIC,))
+        lake = str(place.absolute())
+        tiering = Tiering(Lake(lake), options, (TOPIC, *RESULTS.values()))
         try:
             with Cluster(cluster.bootstrap, client_id="quorate-demo") as client:
                 start = tiering.begin(client)
@@ -35,16 +37,20 @@ class Kept:
             raise WrongUsage(str(trouble)) from trouble
         self.seconds = monotonic() - began
         self.rows_count, self.bytes_count = tiering.rows_count, tiering.bytes_count
-        self.by_city = self._counted(spark, cluster, place)
+        self.by_city = self._counted(spark, cluster, lake)
+        self.results = [
+            read_totals(spark, cluster.bootstrap, topic, tiered="true", lake=lake)
+            for topic in RESULTS.values()
+        ]
 
-    def _counted(self, spark: SparkSession, cluster: DemoCluster, place: Path) -> dict[str, Sum]:
+    def _counted(self, spark: SparkSession, cluster: DemoCluster, lake: str) -> dict[str, Sum]:
         """From the table, and what the log has behind it."""
         rows = (
             spark.read.format("quorate")
             .option("kafka.bootstrap.servers", cluster.bootstrap)
             .option("subscribe", TOPIC)
             .option("tiered", "true")
-            .option("lake", str(place.absolute()))
+            .option("lake", lake)
             .option("columns", "key,value")
             .load()
             .selectExpr(

@@ -103,13 +103,13 @@ class Totals:
         self._query.stop()
 
 
-def read_totals(spark: SparkSession, bootstrap: str, topic: str) -> dict[str, Sum]:
+def read_totals(spark: SparkSession, bootstrap: str, topic: str, **more: str) -> dict[str, Sum]:
     """Of each city, over all windows; a city that lies in another country than its table says is none of ours."""
     from pyspark.sql import functions
 
     rows = (
         spark.read.format("quorate")
-        .options(bootstrap=bootstrap, subscribe=topic)
+        .options(bootstrap=bootstrap, subscribe=topic, **more)
         .load()
         .groupBy("key")
         .agg(functions.max_by("value", "offset").alias("value"))
