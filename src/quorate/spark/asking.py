@@ -17,6 +17,7 @@ from quorate.spark.options import (
     Where,
     WrongOption,
 )
+from quorate.spark.planning import joined
 
 
 class Found(NamedTuple):
@@ -110,6 +111,13 @@ def check_named(
                 raise WrongOption(
                     f"option {option!r} names {topic}-{number}; read are its partitions {known}"
                 )
+
+
+def check_order(begin: Positions, end: Positions) -> None:
+    """Raises WrongOption."""
+    for topic, number, first, last in joined(begin, end):
+        if first > last:
+            raise WrongOption(f"{topic}-{number} would start at offset {first} and end at {last}, before it")
 
 
 # ---- helpers ----

@@ -183,7 +183,11 @@ def parse_options(given: Mapping[str, str]) -> Options:
         name[len(OF_LAKE) :]: str(value) for name, value in given.items() if name.lower().startswith(OF_LAKE)
     }
     options = _known({name: given[name] for name in given if not name.lower().startswith(OF_LAKE)}, NAMES)
-    ending = _where(options, "ending")
+    starting, ending = _where(options, "starting"), _where(options, "ending")
+    if isinstance(starting, int) and isinstance(ending, int) and starting > ending:
+        raise WrongOption(
+            f"option 'startingTimestamp' {starting} is behind 'endingTimestamp' {ending}; change one"
+        )
     least, most = _count(options, "minOffsetsPerTrigger"), _count(options, "maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise WrongOption(
@@ -193,7 +197,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     return Options(
         bootstrap=_bootstrap(options),
         selection=_selection(options),
-        starting=_where(options, "starting"),
+        starting=starting,
         ending=LATEST_NAME if ending is None else ending,
         offsets_per_trigger_max=most,
         offsets_per_trigger_min=least,

@@ -53,7 +53,7 @@ from quorate.client.errors import (
 from quorate.client.groups import set_positions
 from quorate.client.ranges import Range, batches_between
 from quorate.client.records import arrow_batches
-from quorate.spark.asking import Found, earliest, find, resolve, selects
+from quorate.spark.asking import Found, check_order, earliest, find, resolve, selects
 from quorate.spark.options import (
     EARLIEST_NAME,
     LATEST_NAME,
@@ -73,7 +73,6 @@ from quorate.spark.planning import (
     begin_of,
     count_between,
     cut_into_tasks,
-    joined,
     limited,
     read_stream_offset,
     with_others,
@@ -269,11 +268,8 @@ class BatchReader(DataSourceReader):
             starting = EARLIEST_NAME if options.starting is None else options.starting
             begin = resolve(cluster, found, starting, "startingOffsets", unnamed=EARLIEST_NAME)
             end = resolve(cluster, found, options.ending, "endingOffsets", unnamed=LATEST_NAME)
-        for topic, number, first, last in joined(begin, end):
-            if first > last and isinstance(options.ending, dict):
-                raise WrongOption(
-                    f"{topic}-{number} would start at offset {first} and end at {last}, before it"
-                )
+        if isinstance(options.ending, dict):
+            check_order(begin, end)
         return plan(begin, end, found.ids, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from quorate.spark.asking import earliest, find, resolve
+from quorate.spark.asking import check_order, earliest, find, resolve
 from quorate.spark.options import EARLIEST_NAME, LATEST_NAME, Options, Positions, WrongOption
 from quorate.spark.planning import joined
 
@@ -52,7 +52,8 @@ class TieredReader(DataSourceReader):
             table = lake.table(topic, found.ids[topic])
             boundary[topic] = {n: (table.next_offset(n) if table else None) or 0 for n in numbers}
             for number, after in boundary[topic].items():
-                if kept[topic][number] > max(after, begin[topic][number]):
+                wanted_of_log = max(after, begin[topic][number])
+                if wanted_of_log < min(kept[topic][number], end[topic][number]):
                     raise WrongOption(
                         f"{topic}-{number}: the log starts at offset {kept[topic][number]}, and the table in "
                         f"{lake.place(topic)} ends before {after}: what lies between is in neither"
@@ -81,6 +82,8 @@ class TieredReader(DataSourceReader):
                 if number not in begin.get(topic, {}):
                     raise WrongOption(f"option 'startingOffsets' names {topic}-{number}, which is not read")
                 begin[topic][number] = end[topic][number] if offset == -1 else max(offset, 0)
+        if options.ending == LATEST_NAME or isinstance(options.ending, dict):
+            check_order(begin, end)
         return begin, end
 
     def _of_files(

@@ -104,6 +104,7 @@ def test_security_is_as_librdkafka_calls_it() -> None:
         ({"subscribe": "", "assign": "[" * 100_000}, "does not name partitions"),
         ({"startingOffsetsByTimestamp": '{"events": {"0": -1}}'}, "does not give times"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than 'maxOffsetsPerTrigger' 8"),
+        ({"startingTimestamp": "9", "endingTimestamp": "8"}, "is behind 'endingTimestamp' 8"),
         ({"maxTriggerDelay": "soon"}, "'soon' is no time such as 15m"),
         ({"maxRecordsPerPartition": "0"}, "not a whole number from 1"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
