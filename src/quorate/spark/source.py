@@ -142,6 +142,12 @@ class QuorateSource(DataSource):
         return BatchReader(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        try:
+            return self._stream_reader(schema)
+        except (WrongOption, ClientError) as wrong:
+            return RefusedReader(wrong)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         if names_table(self.options):
             from quorate.spark.tables import TableStreamReader
 
@@ -277,6 +283,30 @@ class BatchReader(DataSourceReader):
 
 
 # ---- streams ----
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Says what is wrong when it is asked first. What is said before that, Spark 4.3 buries under an error of its
+    own: it stops a reader that it does not have.
+    """
+
+    def __init__(self, wrong: Exception) -> None:
+        self.wrong = wrong
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        raise self.wrong
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        raise self.wrong
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        raise self.wrong
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self.wrong
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self.wrong
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -224,6 +224,11 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 starting = described.offset + 1
             elif starting == EARLIEST_NAME:
                 starting = self.group.kept_from(self.options.table)
+            elif isinstance(starting, int) and starting > described.offset + 1:
+                raise WrongOption(
+                    f"option 'startingOffsets': the log of {self.options.group} ends at offset {described.offset}, "
+                    f"before {starting}"
+                )
             self._initial = {NEXT: starting, ID: described.group_id.hex(), INITIAL: True}
         return self._initial
 

@@ -172,11 +172,6 @@ def test_a_checkpoint_of_another_topic_of_that_name_is_refused(node: Node) -> No
         reader(node).latestOffset(end, ALL)
 
 
-def test_a_stream_has_no_end(node: Node) -> None:
-    with pytest.raises(WrongOption, match="a stream has no end"):
-        reader(node, endingOffsets='{"t": {"0": 5}}')
-
-
 def test_a_partition_that_was_added_begins_at_what_is_kept_of_it(node: Node) -> None:
     stream = reader(node)
     start = stream.initialOffset()
@@ -345,3 +340,19 @@ def test_the_group_hears_of_what_is_there(node: Node, monkeypatch: pytest.Monkey
     node.ends = [10]
     assert stream.latestOffset(end, ALL) == end
     assert told == [{("t", 0): 10}]
+
+
+def test_what_is_wrong_is_said_when_it_is_asked_first_and_by_then_there_is_a_reader_to_stop() -> None:
+    options = {"bootstrap": "127.0.0.1:1", "subscribe": "t", "endingTimestamp": "5"}
+    source = QuorateSource(options)
+    schema = source.schema()
+    assert isinstance(schema, StructType)
+    refused = source.streamReader(schema)
+    for ask in (
+        refused.initialOffset,
+        lambda: refused.latestOffset({}, ALL),
+        lambda: refused.partitions({}, {}),
+    ):
+        with pytest.raises(WrongOption, match="a stream has no end"):
+            ask()
+    refused.stop()
