@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from quorate.core import effects, events
-from quorate.core.entry import TOPIC_ID_BYTES, Partition
+from quorate.core.entry import TOPIC_ID_BYTES, Partition, Span
 from quorate.host import Hosted
 from quorate.machine.metadata import METADATA
 from quorate.node.logs import WARNING
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from quorate.node.node import Node
 
 METADATA_NAME = "metadata"
+TOLD_MAX = 10
+"""A log that is read entry by entry is found damaged entry by entry, too: so many lines for a partition,"""
+TELL_AFRESH_S = 60.0
+"""within so long a time."""
 
 
 class Reports:
@@ -21,6 +27,8 @@ class Reports:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._told: dict[Partition, tuple[float, int]] = {}
+        """Since when, and in how many lines, damage of a partition has been told of."""
 
     def stepped(
         self, now: float, node: int, hosted: Hosted, event: events.Event, ordered: list[effects.Effect]
@@ -28,10 +36,30 @@ class Reports:
         """Damage is rare, and told of when it is there: how much there was, and how much is whole again."""
         if type(event) is events.Damaged:
             self._node.metrics.damaged += 1
+            self._cannot_be_read(hosted.partition, (event.span,))
+        elif type(event) is events.Started:
+            # Mended before anybody looks: without a line nobody would hear of it. Not counted: it may be what
+            # was found before, or a log that was being filled in.
+            self._cannot_be_read(hosted.partition, event.recovered.faulty)
         elif type(event) is events.Received:
             for effect in ordered:
                 if type(effect) is effects.Repair:
                     self._node.metrics.mended_offsets += sum(header.count for header in effect.headers)
+
+    def _cannot_be_read(self, partition: Partition, spans: Iterable[Span]) -> None:
+        now = time.monotonic()
+        for span in spans:
+            since, count = self._told.get(partition, (now, 0))
+            if now - since >= TELL_AFRESH_S:
+                since, count = now, 0
+            self._told[partition] = since, count + 1
+            if count >= TOLD_MAX:
+                continue
+            name = called(self._node, partition)
+            line = f"partition {name}: offsets {span.first_offset}..{span.last.offset} cannot be read here; "
+            line += "other copies are asked for them"
+            line += "; if there are more, the rest is not told one by one" * (count + 1 == TOLD_MAX)
+            self._node.log(line, level=WARNING, partition=name)
 
     def reported(self, now: float, node: int, partition: Partition, report: effects.Report) -> None:
         where = f", {report.span}" if report.span is not None else ""

@@ -12,8 +12,6 @@ import time
 from typing import TYPE_CHECKING
 
 from quorate.core.entry import Partition, Span
-from quorate.node.logs import WARNING
-from quorate.node.reports import called
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
@@ -42,17 +40,12 @@ class Scrubber:
             await asyncio.sleep(max(every_s - (time.monotonic() - began), 0.0))
 
     async def _check(self, partition: Partition) -> float:
-        """How many seconds it took. What is found is mended by its replica."""
+        """How many seconds it took. What is found is told (reports.py), and mended by its replica."""
         loop, began = asyncio.get_running_loop(), time.monotonic()
         checked: asyncio.Future[None] = loop.create_future()
 
-        def done(spans: list[Span]) -> None:
-            name = called(self._node, partition)
+        def done(_: list[Span]) -> None:
             self._node.metrics.scrubs += 1
-            for span in spans:
-                where = f"offsets {span.first_offset}..{span.last.offset}"
-                line = f"partition {name}: {where} cannot be read any more; other copies are asked for them"
-                self._node.log(line, level=WARNING, partition=name)
             if not checked.done():
                 checked.set_result(None)
 

@@ -7,15 +7,21 @@ from typing import Any, cast
 
 from quorate.core import effects, events
 from quorate.core.entry import EntryId, Header, Member, Span
+from quorate.machine.metadata import METADATA
 from quorate.node import Node
 from quorate.node.metrics import Metrics
-from quorate.node.reports import Reports
+from quorate.node.reports import TOLD_MAX, Reports
+
+
+def a_node() -> tuple[SimpleNamespace, list[str]]:
+    said: list[str] = []
+    return SimpleNamespace(metrics=Metrics(), log=lambda line, **_: said.append(line)), said
 
 
 def test_what_was_damaged_and_what_was_mended_is_counted() -> None:
-    node = SimpleNamespace(metrics=Metrics())
+    node, _ = a_node()
     reports = Reports(cast(Node, node))
-    hosted: Any = None
+    hosted: Any = SimpleNamespace(partition=METADATA)
     span = Span(EntryId(1, 3), EntryId(1, 9))
     reports.stepped(1.0, 1, hosted, events.Damaged(span), [])
     assert (node.metrics.damaged, node.metrics.mended_offsets) == (1, 0)
@@ -23,3 +29,28 @@ def test_what_was_damaged_and_what_was_mended_is_counted() -> None:
     received = events.Received(Member(2, 1), object())
     reports.stepped(1.0, 1, hosted, received, [effects.Commit(3), repair])
     assert (node.metrics.damaged, node.metrics.mended_offsets) == (1, 6)
+
+
+def test_damage_is_said_whoever_found_it() -> None:
+    node, said = a_node()
+    reports = Reports(cast(Node, node))
+    hosted: Any = SimpleNamespace(partition=METADATA)
+    span = Span(EntryId(1, 3), EntryId(1, 9))
+    line = "partition metadata: offsets 4..9 cannot be read here; other copies are asked for them"
+    recovered: Any = SimpleNamespace(faulty=(span,))
+    reports.stepped(1.0, 1, hosted, events.Started(recovered), [])
+    assert said == [line], "found when it was opened"
+    reports.stepped(1.0, 1, hosted, events.Damaged(span), [])
+    assert said == [line] * 2, "found when it was read"
+
+
+def test_a_log_that_is_damaged_all_over_does_not_flood() -> None:
+    node, said = a_node()
+    hosted: Any = SimpleNamespace(partition=METADATA)
+    reports = Reports(cast(Node, node))
+    for offset in range(100):
+        span = Span(EntryId(1, offset), EntryId(1, offset + 1))
+        reports.stepped(1.0, 1, hosted, events.Damaged(span), [])
+    assert len(said) == TOLD_MAX
+    assert said[-1].endswith("; if there are more, the rest is not told one by one")
+    assert node.metrics.damaged == 100, "each is counted"
