@@ -156,7 +156,13 @@ def _lacks_copies(found: Found, topic: Topic, number: int, leader: ReplicaStatus
     from quorate.core.entry import partition_of
 
     stored = found.image.stored.get(partition_of(topic.id, number))
-    nodes = [member.node for member in counting(topic, number, leader, stored)]
+    counted = {member.node for member in topic.ensembles[number]}
+    nodes = [
+        member.node
+        for member in counting(topic, number, leader, stored)
+        # In `isr` what an open change adds is stored from the start; it is being made.
+        if member.node in counted or member.node in leader.in_sync
+    ]
     is_shrunk = leader.protocol == "isr" and len(leader.in_sync) < len(nodes)
     return is_shrunk or any(missing_copy(found.image, found.statuses, topic, number, node) for node in nodes)
 

@@ -151,13 +151,19 @@ def _away(facts: Facts) -> Iterator[Finding]:
 
 
 def _lack(facts: Facts, place: Place, leader: ReplicaStatus) -> _Lack:
-    nodes = _counting(facts, place)
+    nodes = _not_being_made(facts, place, leader)
     missing = tuple((node, why) for node in nodes if (why := _why_away(facts, place, leader, node)))
     stored = facts.image.stored.get(place.partition)
     needed = sizes(leader.membership.quorums, len(nodes))[0]
     if stored is not None and isinstance(stored.shard, PartitionState):
         needed = stored.shard.min_isr
     return _Lack(missing, len(nodes) - len(missing), len(nodes), needed)
+
+
+def _not_being_made(facts: Facts, place: Place, leader: ReplicaStatus) -> list[int]:
+    """Without what an open change adds and is not in sync yet: in `isr` it is stored from the start."""
+    counted = {member.node for member in place.topic.ensembles[place.number]}
+    return [node for node in _counting(facts, place) if node in counted or node in leader.in_sync]
 
 
 def _why_away(facts: Facts, place: Place, leader: ReplicaStatus, node: int) -> str:

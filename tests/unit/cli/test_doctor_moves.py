@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
+from quorate.cli.cluster_status import _lacks_copies
 from quorate.cli.doctor import diagnosed
 from quorate.cli.doctor_facts import Facts
 from quorate.core.entry import Member, Membership, Wanted, partition_of
+from quorate.core.isr import PartitionState
 from quorate.machine.changing import Change
 from quorate.machine.cluster import Cluster
 from quorate.machine.metadata import METADATA
+from quorate.machine.shards import Stored
+from quorate.node.requests import ReplicaStatus
 from tests.unit.cli.test_doctor import (
     ID,
+    PARTITION,
     PLANTS,
     TRIO,
     behind,
     copy_of,
     disk_lost,
     found,
+    isr,
     well,
     with_copy,
     with_fourth_node,
@@ -95,3 +101,25 @@ def test_changes_that_wait_for_the_same_are_one_finding() -> None:
     assert finding.partitions == tuple(f"t/{number}" for number in range(7))
     assert finding.what.startswith("copies move, in 7 partitions; t/0 is to be on 1, 2, 3, 4: node 4 ")
     assert finding.commands == ("quorate cluster status",)
+
+
+def test_a_copy_of_isr_that_is_being_made_is_not_away() -> None:
+    """It is stored as a copy from the start, and in sync only at the end."""
+    newcomer = Member(4, 90)
+    change = Change((*TRIO[:2], newcomer), 8)
+    members = (*TRIO, newcomer)
+    facts = isr(with_fourth_node(well()), 1, 2, 3)
+    state = PartitionState(7, 4, TRIO[0], members, TRIO, min_isr=2)
+    facts = with_image(facts, stored={PARTITION: Stored(5, 90, state)})
+    facts = with_topic(facts, changes={0: change})
+    assert set(found(facts)) == {"change-open"}
+    shrunk = with_copy(facts, 1, in_sync=(1, 2))
+    assert "2 of 3 copies are there (node 3: out of sync)" in found(shrunk)["copies-away"].what
+    assert not _lacks_copies(facts.found, facts.image.topics[0], 0, led(facts))
+    assert _lacks_copies(shrunk.found, shrunk.image.topics[0], 0, led(shrunk))
+
+
+def led(facts: Facts) -> ReplicaStatus:
+    leader = facts.found.leader(PARTITION)
+    assert leader is not None
+    return leader
