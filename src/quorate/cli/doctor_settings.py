@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from quorate.cli import say
 from quorate.cli.doctor_facts import (
@@ -17,6 +17,7 @@ from quorate.cli.doctor_facts import (
     nodes_named,
 )
 from quorate.core.quorum import majority
+from quorate.machine.cluster import drained_nodes
 from quorate.machine.purpose import TOPIC
 from quorate.machine.turning import MIN_ISR, min_isr
 from quorate.node.metadata import REPLICAS_COUNT, REPLICAS_SETTING
@@ -57,12 +58,7 @@ def _copies(facts: Facts) -> Iterator[Finding]:
         if not places:
             continue
         names = tuple(dict.fromkeys(place.topic.name for place in places))
-        commands = []
-        for name in names:
-            place = next(each for each in places if each.topic.name == name)
-            held = {member.node for member in place.topic.wanted(place.number)}
-            if free := [node for node in sorted(facts.statuses) if node not in held][: VOTERS_WANTED - count]:
-                commands.append(f"quorate topic add {name} --node {','.join(map(str, free))}")
+        commands = [command for name in names for command in _more_copies(facts, name, count)]
         what = "a lost disk loses everything, and nothing is written or read while that node is away"
         if count == 2:
             what = "nothing can be written while either node is away"
@@ -78,6 +74,28 @@ def _copies(facts: Facts) -> Iterator[Finding]:
             tuple(commands),
             partitions=tuple(place.name for place in places),
         )
+
+
+def _more_copies(facts: Facts, name: str, count: int) -> list[str]:
+    """What gives three copies to each of its partitions that has so many; none: there are no more nodes."""
+    places = [place for place in facts.partitions() if place.topic.name == name]
+    held = [_nodes(place) for place in places]
+    if all(set(nodes) == set(held[0]) for nodes in held):
+        free = _free(facts, held[0], count)
+        return [f"quorate topic add {name} --node {free}"] if free else []
+    drained = drained_nodes(facts.image.cluster.config, facts.image.lives)
+    most = min(VOTERS_WANTED, len(set(facts.statuses).difference(drained)))
+    if max(map(len, held)) <= most:  # A node that lacks one partition may have another.
+        return [f"quorate topic alter {name} --replicas {most}"] if most > count else []
+    few = [(place, nodes) for place, nodes in zip(places, held, strict=True) if len(nodes) == count]
+    found = [(place.name, _free(facts, nodes, count)) for place, nodes in few]
+    return [f"quorate topic add {name} --node {free}" for name, free in found if free]
+
+
+def _free(facts: Facts, held: Sequence[int], count: int) -> str:
+    """Nodes that answer and have no copy, as many as lack."""
+    free = sorted(set(facts.statuses).difference(held))
+    return ",".join(map(str, free[: VOTERS_WANTED - count]))
 
 
 def _in_sync(facts: Facts) -> Iterator[Finding]:

@@ -123,3 +123,14 @@ def led(facts: Facts) -> ReplicaStatus:
     leader = facts.found.leader(PARTITION)
     assert leader is not None
     return leader
+
+
+def test_copies_are_added_to_each_partition_that_lacks_them() -> None:
+    """What one partition lacks, another may have: `quorate topic add` would leave that one as it is."""
+    one, two, three = TRIO
+    facts = with_topic(with_fourth_node(well()), ensembles=((one, two), (three, one)))
+    assert found(facts)["two-copies"].commands == ("quorate topic alter t --replicas 3",)
+    together = with_topic(facts, ensembles=((one, two), (two, one)))
+    assert found(together)["two-copies"].commands == ("quorate topic add t --node 3",)
+    more = with_topic(facts, ensembles=((one, two), (*TRIO, Member(4, 1))))
+    assert found(more)["two-copies"].commands == ("quorate topic add t/0 --node 3",), "none is taken away"
