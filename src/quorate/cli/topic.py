@@ -260,7 +260,7 @@ def alter(
 ) -> None:
     """Alter the settings of a topic, add partitions, change how many copies there are, or how they agree."""
     from quorate.cli.orders import carry_out, reached
-    from quorate.cli.topic_turning import until_turned
+    from quorate.cli.topic_turning import so_far, until_turned
     from quorate.client.admin import add_partitions, alter_topic
 
     settings = altered_settings(config, reset)
@@ -279,7 +279,8 @@ def alter(
         if partitions is not None and partitions != len(topic.ensembles):
             add_partitions(cluster, name, partitions)
     if "quorate.replication" in settings and not no_wait:
-        topic = carry_out(servers, lambda orders: until_turned(orders, name, timeout_s=timeout))
+        to = settings["quorate.replication"]
+        carry_out(servers, lambda orders: until_turned(orders, name, to, timeout_s=timeout))
     if replicas is not None:
         topic = carry_out(
             servers,
@@ -289,7 +290,10 @@ def alter(
         )
     else:
         topic = carry_out(servers, lambda orders: orders.topic(name))
-    said = in_words(settings) + [f"it has {_counted(len(topic.ensembles))}"] * (partitions is not None)
+    said = [f"it has {_counted(len(topic.ensembles))}"] * (partitions is not None)
+    if topic.turning is not None and settings.pop("quorate.replication", None):
+        said.insert(0, so_far(topic))  # Nobody waited for it.
+    said = in_words(settings) + said
     if replicas is not None:
         is_so = not topic.changes
         said.append(f"each partition {'has' if is_so else 'is to have'} {_copies(replicas)}")

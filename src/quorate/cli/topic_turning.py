@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from quorate.cli import say
-from quorate.cli.wrong import NotYet
+from quorate.cli.wrong import NotYet, WrongUsage
 
 if TYPE_CHECKING:
     from quorate.cli.orders import Orders
@@ -17,16 +17,24 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.3
 
 
-async def until_turned(orders: Orders, name: str, *, timeout_s: float) -> Topic:
-    """Until all partitions agree as is wanted, with a line whenever more of them do; raises NotYet."""
+async def until_turned(orders: Orders, name: str, to: str | None, *, timeout_s: float) -> None:
+    """Until all partitions agree as was ordered, with a line whenever more of them do.
+
+    Raises NotYet; and WrongUsage where somebody else orders another kind meanwhile. None: the default was ordered.
+    """
     from quorate.cli.how_far import Teller
 
     deadline = monotonic() + timeout_s
     teller = Teller()
     while True:
         topic = await orders.topic(name)
+        heading = topic.turning.to if topic.turning is not None else topic.replication
+        if to is not None and heading != to:
+            raise WrongUsage(
+                f"{name}: {heading} was ordered by somebody else meanwhile; look, and order again"
+            )
         if topic.turning is None:
-            return topic
+            return
         alter = f"quorate topic alter {name} --replication"
         wanted = topic.turning.to
         off = f"{alter} {topic.replication}" if wanted != topic.replication else ""  # It is being called off.
