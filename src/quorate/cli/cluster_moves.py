@@ -285,6 +285,7 @@ def rebalance(
 
 async def _rebalanced(orders: Orders) -> tuple[Layout, Layout]:
     from quorate.cli import moving
+    from quorate.cli.orders import listed
     from quorate.node import plans
 
     image, statuses = await orders.image(), await orders.statuses()
@@ -292,7 +293,13 @@ async def _rebalanced(orders: Orders) -> tuple[Layout, Layout]:
     before, nodes = moving.layout_of(image), moving.nodes_of(image, statuses)
     silent = [info.node for info in image.nodes if info.node not in statuses]
     if silent:
-        say.progress_line(f"left alone, since they do not answer: nodes {', '.join(map(str, silent))}")
+        several = len(silent) > 1
+        which = (
+            f"they do not answer: nodes {listed(silent)}"
+            if several
+            else f"it does not answer: node {silent[0]}"
+        )
+        say.progress_line(f"left alone, since {which}")
     try:
         return before, plans.rebalanced(before, nodes, chosen=moving.operated(image))
     except plans.NoPlace as nowhere:

@@ -15,6 +15,7 @@ from quorate.cli.doctor_facts import (
     Place,
     named,
     nodes_named,
+    start_again,
 )
 from quorate.core.quorum import majority
 from quorate.machine.cluster import drained_nodes
@@ -70,7 +71,7 @@ def _copies(facts: Facts) -> Iterator[Finding]:
             f"{'a single copy' if count == 1 else 'two copies'}: {what}",
             "let three nodes copy it"
             if commands
-            else "three nodes are needed to have three copies: add nodes",
+            else f"three nodes are needed to have three copies: {_more_nodes(facts)}",
             tuple(commands),
             partitions=tuple(place.name for place in places),
         )
@@ -90,6 +91,11 @@ def _more_copies(facts: Facts, name: str, count: int) -> list[str]:
     few = [(place, nodes) for place, nodes in zip(places, held, strict=True) if len(nodes) == count]
     found = [(place.name, _free(facts, nodes, count)) for place, nodes in few]
     return [f"quorate topic add {name} --node {free}" for name, free in found if free]
+
+
+def _more_nodes(facts: Facts) -> str:
+    """What to do where too few nodes answer."""
+    return f"{start_again(facts.silent_nodes)}, or add nodes" if facts.silent_nodes else "add nodes"
 
 
 def _free(facts: Facts, held: Sequence[int], count: int) -> str:
@@ -297,7 +303,9 @@ def _voters(facts: Facts) -> Iterator[Finding]:
             THE_METADATA_GROUP,
             f"only {who}: if {'it' if count == 1 else 'one of them'} goes, nothing can be created, deleted "
             f"or moved, though there are {nodes_count} nodes",
-            "let three vote",
+            "let three vote"
+            if len(spare) >= VOTERS_WANTED - count
+            else f"let three vote; for that, {_more_nodes(facts)}",
             tuple(f"quorate cluster add {node}" for node in spare[: VOTERS_WANTED - count]),
             nodes=tuple(sorted(voters)),
         )

@@ -29,6 +29,8 @@ from tests.unit.cli.test_doctor import (
     with_fourth_node,
     with_image,
     with_topic,
+    with_voters,
+    without,
 )
 
 replace = msgspec.structs.replace
@@ -134,3 +136,15 @@ def test_copies_are_added_to_each_partition_that_lacks_them() -> None:
     assert found(together)["two-copies"].commands == ("quorate topic add t --node 3",)
     more = with_topic(facts, ensembles=((one, two), (*TRIO, Member(4, 1))))
     assert found(more)["two-copies"].commands == ("quorate topic add t/0 --node 3",), "none is taken away"
+
+
+def test_a_node_that_is_there_already_is_started_not_added() -> None:
+    facts = with_topic(with_voters(without(well(), 3), 1, 2), ensembles=(TRIO[:2],))
+    assert found(facts)["two-copies"].do == (
+        "three nodes are needed to have three copies: start node 3 again, on its machine, or add nodes"
+    )
+    assert found(facts)["voters-few"].do == (
+        "let three vote; for that, start node 3 again, on its machine, or add nodes"
+    )
+    assert found(facts)["voters-few"].commands == ()
+    assert found(with_voters(well(), 1, 2))["voters-few"].do == "let three vote"
