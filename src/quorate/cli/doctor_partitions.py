@@ -432,14 +432,20 @@ def _changes(facts: Facts) -> Iterator[Finding]:
     for waits, places in alike.items():
         yield _change_open(facts, waits, places)
     if facts.found.leader(METADATA) is not None and (said := voters_phase(facts.statuses)):
+        silent = tuple(member.node for member in facts.wanted_voters() if member.node not in facts.statuses)
         yield Finding(
             "change-open",
-            NOTE,
+            WARNING if silent else NOTE,
             THE_METADATA_GROUP,
             f"{said.split(': ', 1)[1]}; not yet so",
-            GOES_ON,
+            _start_or_order(silent) if silent else GOES_ON,
             ("quorate cluster status",),
+            nodes=silent,
         )
+
+
+def _start_or_order(away: Sequence[int]) -> str:
+    return f"{start_again(away)}; or order something else, which takes its place"
 
 
 def _change_open(facts: Facts, waits: _Waits, places: Sequence[Place]) -> Finding:
@@ -453,7 +459,7 @@ def _change_open(facts: Facts, waits: _Waits, places: Sequence[Place]) -> Findin
         )
     do, commands = how_it_goes_on(is_held_up=waits.stands_still, look=look)
     if waits.away:
-        do = f"{start_again(waits.away)}; or order something else, which takes its place"
+        do = _start_or_order(waits.away)
     return Finding(
         "change-open",
         WARNING if waits.away else NOTE,

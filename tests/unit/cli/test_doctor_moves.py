@@ -6,7 +6,7 @@ import msgspec
 
 from quorate.cli.cluster_status import _lacks_copies
 from quorate.cli.doctor import diagnosed
-from quorate.cli.doctor_facts import Facts
+from quorate.cli.doctor_facts import NOTE, WARNING, Facts
 from quorate.core.entry import Member, Membership, Wanted, partition_of
 from quorate.core.isr import PartitionState
 from quorate.machine.changing import Change
@@ -148,3 +148,13 @@ def test_a_node_that_is_there_already_is_started_not_added() -> None:
     )
     assert found(facts)["voters-few"].commands == ()
     assert found(with_voters(well(), 1, 2))["voters-few"].do == "let three vote"
+
+
+def test_a_vote_that_waits_for_a_silent_node_does_not_come_by_itself() -> None:
+    to_vote = Membership(TRIO[:2], learners=TRIO[2:], wanted=Wanted(TRIO, ()))
+    facts = with_copy(well(), 1, METADATA, membership=to_vote)
+    here = found(facts)["change-open"]
+    assert (here.severity, here.do) == (NOTE, "wait; it goes on by itself")
+    away = found(without(facts, 3))["change-open"]
+    assert (away.severity, away.nodes) == (WARNING, (3,))
+    assert away.do == ("start node 3 again, on its machine; or order something else, which takes its place")
