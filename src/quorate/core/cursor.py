@@ -41,6 +41,7 @@ class Cursor:
         "end",
         "incarnation",
         "inflight_bytes",
+        "is_held",
         "last_heard",
         "loose",
         "matched",
@@ -83,6 +84,8 @@ class Cursor:
         """What the follower lost, our log does not have, and it was told so since the last heartbeat."""
         self.quiet = False
         self.reading = 0
+        self.is_held = False
+        """What is being read for it waits its turn."""
         self.snapshot_at = 0
         self.snapshot: Snapshot | None = None
         self._inflight: deque[tuple[int, int]] = deque()

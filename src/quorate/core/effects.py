@@ -87,6 +87,8 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
     to: int
     message: Any
+    paced: bool = False
+    """The piece of a snapshot that it names is for a copy that does not count yet: its bytes may be held up."""
 
 
 class Read(msgspec.Struct, frozen=True, gc=False):
@@ -96,9 +98,15 @@ class Read(msgspec.Struct, frozen=True, gc=False):
     first: int
     last: int
     bytes_max: int
-    paced: bool = False
-    """For a copy that does not count yet, or is mended: it may be held up, so that clients have the disk and the
-    network first."""
+    paced_for: int = 0
+    """The node that it is for, where the copy there does not count yet: it may be held up, so that clients have the
+    disk and the network first (018). A newer one for the same takes its place. 0: it is never held up."""
+    mends: bool = False
+    """It is to fill in a log, whoever leads; otherwise a leader's own, which goes on side by side with that."""
+
+    @property
+    def paced(self) -> bool:
+        return self.paced_for != 0
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):

@@ -196,6 +196,12 @@ class ApplyFailed(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class Counted(msgspec.Struct, frozen=True, gc=False):
+    """Who is of the ensemble, by what the metadata group says: whether it keeps up or not, its copy counts."""
+
+    members: tuple[Member, ...]
+
+
 class TimePassed(msgspec.Struct, frozen=True, gc=False):
     """The replica's deadline has come."""
 
@@ -221,5 +227,6 @@ Event = (
     | Suspected
     | Commanded
     | ApplyFailed
+    | Counted
     | TimePassed
 )

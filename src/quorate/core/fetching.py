@@ -59,7 +59,8 @@ class Fetching:
             return
         length = min(replica.config.tuning.chunk_bytes, message.snapshot.size - message.at)
         if length > 0:
-            replica.send(sender.node, ChunkResponse(replica.epoch, message.snapshot, message.at, length))
+            piece = ChunkResponse(replica.epoch, message.snapshot, message.at, length)
+            replica.send(sender.node, piece, paced=replica.holds_back(sender))
 
     # --- the receiver's side ---
 

@@ -78,6 +78,8 @@ class Keeper(Mending):
         """Where this protocol ends, if that stands in the log."""
         self.begun: int | None = -1
         """The offset of the Barrier behind which this generation's own controls begin; None: it is not here yet."""
+        self.counted: tuple[Member, ...] = ()
+        """Who is of the ensemble, by what the metadata group says; nobody where it was not heard of yet."""
         self.waiting = Waiting(self)
         self.repairing = Repairing((), config.tuning.repair_retry_s)
         self.log: LogView
@@ -226,8 +228,8 @@ class Keeper(Mending):
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)
 
-    def send(self, to: int, message: Any) -> None:
-        self._effects.append(effects.Send(to, message))
+    def send(self, to: int, message: Any, *, paced: bool = False) -> None:
+        self._effects.append(effects.Send(to, message, paced))
 
     def send_when_saved(self, to: int, message: Any) -> None:
         """An answer that depends on the epoch or the vote waits until they are durable (YB-7)."""
@@ -284,9 +286,9 @@ class Keeper(Mending):
             self.owed = head
             self.save_state()
 
-    def read(self, *, first: int, last: int, bytes_max: int, paced: bool = False) -> int:
+    def read(self, *, first: int, last: int, bytes_max: int, paced_for: int = 0, mends: bool = False) -> int:
         self._tokens += 1
-        self.emit(effects.Read(self._tokens, first, last, bytes_max, paced))
+        self.emit(effects.Read(self._tokens, first, last, bytes_max, paced_for, mends))
         return self._tokens
 
     def install(self, staging: Staging) -> None:
@@ -574,6 +576,7 @@ COMMON_HANDLERS: dict[type, Callable[[Any, Any], None]] = {
     events.CompactionAgreed: Keeper._compaction_agreed,
     events.Compacted: Keeper._compacted,
     events.CompactionUndone: Keeper._compaction_undone,
+    events.Counted: Keeper._counted,
     events.Suspected: Keeper._suspected,
     events.Commanded: Keeper._commanded,
     events.TimePassed: Keeper._time_passed,

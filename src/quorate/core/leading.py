@@ -72,10 +72,6 @@ class Leading(Role):
         """The timestamp of a proposal that is taken; 0 where none are given out."""
         return 0
 
-    def counts(self, member: Member) -> bool:
-        """Whether anything waits for what this follower has."""
-        raise NotImplementedError
-
     def send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
         raise NotImplementedError
 
@@ -228,7 +224,7 @@ class Leading(Role):
                 self.begin_snapshot(cursor)
                 return
             if headers is None or self.is_paced(cursor.member, headers):
-                self._read_for(cursor)
+                self.read_for(cursor)
                 return
             self.send_entries(cursor, headers)
             cursor.sent(headers)
@@ -237,7 +233,13 @@ class Leading(Role):
         """Whether entries for this follower wait their turn: it does not count yet, and these are not the end."""
         replica = self.replica
         is_end = bool(headers) and headers[-1].last == replica.log.head.offset
-        return bool(replica.config.tuning.paced) and not is_end and not self.counts(member)
+        return not is_end and bool(replica.holds_back(member))
+
+    def counted(self) -> None:
+        """Whoever is read for need not wait any longer, perhaps. (Who fetches asks again by itself.)"""
+        for cursor in self.cursors.values():
+            if cursor.phase is Phase.STREAMING:
+                self.stream(cursor)
 
     def _snapshot_is_cheaper(self, first: int) -> bool:
         """Whether the snapshot is smaller than the entries that it stands for, from `first` on.
@@ -254,18 +256,24 @@ class Leading(Role):
         behind = snapshot.last.offset - (first - 1)
         return bool(snapshot.size < behind * mean_bytes)
 
-    def _read_for(self, cursor: Cursor) -> None:
-        """The headers it needs are no longer in memory: ask the disk, one read at a time."""
+    def read_for(self, follower: Any) -> None:
+        """The headers it needs are no longer in memory, or wait their turn: ask the disk, one read at a time.
+
+        What waits its turn for one that counts by now is read at once.
+        """
         replica = self.replica
-        if cursor.reading in self._readers:
+        is_held = self.is_paced(follower.member)
+        if follower.reading in self._readers and (is_held or not follower.is_held):
             return
-        cursor.reading = replica.read(
-            first=cursor.next,
+        self._readers.pop(follower.reading, None)
+        follower.is_held = is_held
+        follower.reading = replica.read(
+            first=follower.next,
             last=replica.log.head.offset,
             bytes_max=replica.config.tuning.message_bytes_max,
-            paced=self.is_paced(cursor.member),
+            paced_for=follower.node if is_held else 0,
         )
-        self._readers[cursor.reading] = cursor.node
+        self._readers[follower.reading] = follower.node
 
     def loaded(self, event: events.Loaded) -> None:
         node = self._readers.pop(event.token, None)

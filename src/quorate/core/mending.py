@@ -1,7 +1,8 @@
-"""What keepers of a log do for each other's damage, and what they are told of compaction.
+"""What keepers of a log do for each other: who need not wait, how damage is mended, what is told of compaction.
 
 Any copy will do for a repair, whoever leads; but it has to be of the same generation of compaction, as what is put
-there has to fit.
+there has to fit. It waits its turn where the copy that asks does not count yet: a new one fills in most of its
+log that way.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Mending:
     """A part of `Keeper`."""
 
     config: Any
+    counted: tuple[Member, ...]
     epoch: int
     log: LogView
     me: Member
@@ -42,10 +44,10 @@ class Mending:
     def emit(self, effect: Effect) -> None:
         raise NotImplementedError
 
-    def read(self, *, first: int, last: int, bytes_max: int, paced: bool = False) -> int:
+    def read(self, *, first: int, last: int, bytes_max: int, paced_for: int = 0, mends: bool = False) -> int:
         raise NotImplementedError
 
-    def send(self, to: int, message: Any) -> None:
+    def send(self, to: int, message: Any, *, paced: bool = False) -> None:
         raise NotImplementedError
 
     def take_snapshot(self) -> None:
@@ -54,6 +56,20 @@ class Mending:
     @property
     def installing(self) -> bool:
         raise NotImplementedError
+
+    # --- who need not wait ---
+
+    def holds_back(self, member: Member) -> bool:
+        """Whether data for this copy waits its turn, so that clients do not starve (018).
+
+        Nothing does for one that counts, however far it is behind: one of the ensemble, in this incarnation. What
+        the metadata group says of that may be old, or not be heard yet: whom a role knows to count does so, too.
+        """
+        return bool(self.config.tuning.paced and member not in self.counted and not self.role.counts(member))
+
+    def _counted(self, event: events.Counted) -> None:
+        self.counted = event.members
+        self.role.counted()
 
     # --- repair ---
 
@@ -64,18 +80,26 @@ class Mending:
             self.send(sender.node, HaveEntries(self.epoch, message.span, why_not=reason))
             return
         span = message.span
-        if self.config.tuning.paced and (sender.node, span) in self._served():
+        paced_for = sender.node if self.holds_back(sender) else 0
+        if paced_for and not self._wants_another(sender.node, span):
             return  # It waits its turn, and who asks again is not served twice.
         token = self.read(
             first=span.first_offset,
             last=span.last.offset,
             bytes_max=REPAIR_BYTES_MAX,
-            paced=self.config.tuning.paced,
+            paced_for=paced_for,
+            mends=True,
         )
         self._serving[token] = (sender.node, message)
 
-    def _served(self) -> list[tuple[int, Span]]:
-        return [(node, message.span) for node, message in self._serving.values()]
+    def _wants_another(self, node: int, span: Span) -> bool:
+        """Whether this is not what is being read for it already; otherwise that is read for nobody any more."""
+        served = [token for token, (to, _) in self._serving.items() if to == node]
+        if any(self._serving[token][1].span == span for token in served):
+            return False
+        for token in served:
+            del self._serving[token]
+        return True
 
     def have_entries(self, sender: Member, message: HaveEntries) -> None:
         if message.why_not:

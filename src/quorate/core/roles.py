@@ -23,6 +23,13 @@ class Role:
         """A leader's first offset of its own epoch; None in every other role."""
         return None
 
+    def counts(self, member: Member) -> bool:
+        """Whether this role knows that what is settled depends on that copy."""
+        return False
+
+    def counted(self) -> None:
+        """It is known anew who counts."""
+
     def enter(self) -> None:
         """The role begins."""
 

@@ -16,7 +16,7 @@ from quorate.host.contract import Context, same_entry
 from quorate.host.feeder import Feeder
 from quorate.host.fetching import frames_of
 from quorate.host.flushes import Flushes
-from quorate.host.pacing import Pacer
+from quorate.host.pacing import Errand, Pacer, What
 from quorate.host.replicas import Hosted
 from quorate.host.sending import Sender
 from quorate.host.snapshots import Snapshots
@@ -106,7 +106,9 @@ class Executor:
 
     def _read(self, hosted: Hosted, effect: effects.Read, _: Context) -> None:
         if effect.paced:
-            self._pacer.when_free(effect.bytes_max, partial(self._read_paced, hosted, effect))
+            what = What.REPAIR if effect.mends else What.ENTRIES
+            errand = Errand(hosted.partition, effect.paced_for, what)
+            self._pacer.when_free(errand, effect.bytes_max, partial(self._read_paced, hosted, effect))
         else:
             self._read_now(hosted, effect)
 

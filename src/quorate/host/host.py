@@ -142,6 +142,7 @@ class Host:
         self._now = now
         hosted = self.hosted.pop(partition)
         self._flushes.forget(partition)
+        self.pacer.forget(partition)
         hosted.end("the replica was removed")
         self.store.delete(partition)
         hosted.answer_all()
@@ -162,6 +163,7 @@ class Host:
             return False
         record, recovered = start
         self._flushes.forget(partition)
+        self.pacer.forget(partition)
         hosted.end("another protocol has begun")
         following = self._host(partition, record)
         following.take_over(hosted)
@@ -424,6 +426,14 @@ class Host:
         self.pacer.go_on()
         self._drain()
         self.store.tick(now)
+
+    def count(self, now: float, partition: Partition, ensemble: tuple[Member, ...]) -> None:
+        """Of a partition's copies these count, also where they lag: nothing for them is held up."""
+        self._now = now
+        hosted = self.hosted[partition]
+        if hosted.replica.counted != ensemble:
+            self._tell(hosted, events.Counted(ensemble))
+            self._drain()
 
     def pace(self, now: float, rate: int) -> None:
         """Send so many bytes a second, of all replicas, to copies that do not count yet; below 0: as many as go."""

@@ -1,4 +1,6 @@
 """Moving data waits its turn: what is read for copies that do not count yet goes out at a rate, over all replicas.
+Whose copy counts never gets here: that is for the core to say (`Mending.holds_back`), for entries, for pieces of
+snapshots and for what fills in logs alike.
 
 A read is begun only when what was sent before it is paid for, at so many bytes a second. So nothing is held in
 memory while it waits, no message overtakes another, and heartbeats and whatever clients wait for are not
@@ -8,10 +10,31 @@ done.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+from quorate.core.entry import Partition
 
 UNLIMITED = -1
+
+
+class What(StrEnum):
+    ENTRIES = "entries"
+    REPAIR = "repair"
+    SNAPSHOT = "snapshot"
+
+
+WAITING_PER_COPY_MAX = 3
+"""So much waits for each copy that is made elsewhere of one that is held here, and no more: one of each `What`."""
+
+
+class Errand(NamedTuple):
+    """What is to be read, and for which copy."""
+
+    partition: Partition
+    node: int
+    what: What
 
 
 class Pacer:
@@ -21,7 +44,8 @@ class Pacer:
         self._owed_bytes = 0.0
         self._at = 0.0
         """When that was owed."""
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._waiting: dict[Errand, tuple[int, Callable[[], None]]] = {}
+        """In the order of their turns."""
         self.moved_bytes = 0
         """What was read so far."""
 
@@ -42,10 +66,20 @@ class Pacer:
         self._rate = rate
         self.go_on()
 
-    def when_free(self, expected: int, begin: Callable[[], None]) -> None:
-        """Call that now, or in turn, later; it is expected to bring so many bytes."""
-        self._waiting.append((expected, begin))
+    def when_free(self, errand: Errand, expected: int, begin: Callable[[], None]) -> None:
+        """Call that now, or in turn, later; it is expected to bring so many bytes.
+
+        Whoever asks for the same again, as every new leader does, has forgotten what it asked for before: this has
+        its turn instead. So what waits is bounded by how many copies are being made, however long nobody begins.
+        """
+        self._waiting[errand] = expected, begin
+        assert sum(errand._replace(what=what) in self._waiting for what in What) <= WAITING_PER_COPY_MAX
         self.go_on()
+
+    def forget(self, partition: Partition) -> None:
+        """It is not held here any more."""
+        for errand in [errand for errand in self._waiting if errand.partition == partition]:
+            del self._waiting[errand]
 
     def spent(self, *, expected: int, bytes_count: int) -> None:
         """What was begun is done, and brought so many bytes instead of what was expected."""
@@ -58,7 +92,7 @@ class Pacer:
         """Let those begin whose turn it is."""
         self._pay()
         while self._waiting and self._is_free:
-            expected, begin = self._waiting.popleft()
+            expected, begin = self._waiting.pop(next(iter(self._waiting)))
             if self._rate > 0:
                 self._owed_bytes += expected
             begin()

@@ -183,8 +183,9 @@ class Hosted:
         """A snapshot of the machine that is being made piece by piece."""
         self.halted: str | None = None
         """Why the machine takes nothing more: an entry could not be applied."""
-        self.awaited: set[tuple[int, type]] = set()
-        """(node, kind of message) for which bytes are being read: one at a time, lest reads pile up."""
+        self.awaited: set[tuple[int, type, bool]] = set()
+        """(node, kind of message, whether it waits its turn) for which bytes are being read: one at a time, lest
+        reads pile up."""
         self.answers: dict[int, Answer] = {}
         self.requests = 0
         self.scheduled: float | None = None

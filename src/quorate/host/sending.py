@@ -15,7 +15,7 @@ from quorate.core.carrying import CarriesChunk
 from quorate.core.entry import Header, Snapshot
 from quorate.core.repairing import HaveEntries
 from quorate.host.contract import Context, same_entry
-from quorate.host.pacing import Pacer
+from quorate.host.pacing import Errand, Pacer, What
 from quorate.host.parcel import Parcel, packed
 from quorate.host.replicas import Hosted
 from quorate.storage.frame import Frame
@@ -95,10 +95,8 @@ class Sender:
         self._store.read(hosted.partition, first, last, BYTES_UNBOUNDED, more)
 
     def _send_with_chunk(self, hosted: Hosted, effect: effects.Send, message: CarriesChunk) -> None:
-        is_paced = hosted.record.purpose != "metadata"  # Whoever knows nothing can do nothing.
-
         def send(chunk: bytes | None) -> None:
-            if is_paced:
+            if effect.paced:
                 self._pacer.spent(expected=message.length, bytes_count=len(chunk or b""))
             if chunk is not None and self._is_whole(hosted, message.snapshot, chunk, message.length):
                 self._post(hosted, effect.to, message, chunk=chunk)
@@ -113,8 +111,8 @@ class Sender:
                     hosted.partition, message.snapshot, message.at, message.length, done
                 )
 
-        if is_paced:
-            self._pacer.when_free(message.length, read)
+        if effect.paced:
+            self._pacer.when_free(Errand(hosted.partition, effect.to, What.SNAPSHOT), message.length, read)
         else:
             read()
 
@@ -122,9 +120,10 @@ class Sender:
 def _once(hosted: Hosted, effect: effects.Send, send: Callable[[Any], None]) -> Callable[[Any], None] | None:
     """`send`, to be called when a read is done; None while another for the same peer is under way.
 
-    Senders repeat themselves until they are answered, so a slow disk would gather reads without end.
+    Senders repeat themselves until they are answered, so a slow disk would gather reads without end. One that waits
+    its turn is not in the way of one that need not, as the copy counts by now.
     """
-    key = (effect.to, type(effect.message))
+    key = (effect.to, type(effect.message), effect.paced)
     if key in hosted.awaited:
         return None
     hosted.awaited.add(key)

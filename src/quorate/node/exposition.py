@@ -196,7 +196,7 @@ def _connections(page: Page, node: Node) -> None:
     page.only("quorate_parcels_sent_total", COUNTER, "Messages to other nodes.", sent)
     page.only("quorate_parcels_dropped_total", COUNTER, "Those that found no link, or a full one.", dropped)
     pacer = node.host.pacer
-    moved = "Bytes read for copies that do not count yet, or are mended."
+    moved = "Bytes read for copies that do not count yet."
     page.only("quorate_moved_bytes_total", COUNTER, moved, pacer.moved_bytes)
     waiting = "Reads for them that wait for their turn (quorate.moving.rate)."
     page.only("quorate_moves_waiting", GAUGE, waiting, pacer.waiting_count)

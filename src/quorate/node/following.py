@@ -95,6 +95,7 @@ class Following:
                 )
                 node.host.add(time.monotonic(), partition, record)
             if partition in node.host.hosted:
+                node.host.count(time.monotonic(), partition, topic.ensembles[number])
                 shape_log(node, topic, partition)
                 start_log(node, topic, number)
                 compact_log(node, topic, number)

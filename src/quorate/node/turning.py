@@ -119,7 +119,11 @@ class Turning:
         voters = tuple(sorted(topic.ensembles[number]))
         node.begin_turn()
         try:
-            return node.host.turn(time.monotonic(), hosted.partition, topic.turned[number], voters=voters)
+            now, turned = time.monotonic(), topic.turned[number]
+            has_turned = node.host.turn(now, hosted.partition, turned, voters=voters)
+            if has_turned:  # It is another replica, which was told nothing yet.
+                node.host.count(now, hosted.partition, topic.ensembles[number])
+            return has_turned
         finally:
             node.end_turn()
 

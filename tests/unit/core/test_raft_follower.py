@@ -143,7 +143,7 @@ def test_a_peer_gives_what_both_logs_name_and_says_why_where_it_cannot() -> None
     span = Span(at("1-0"), at("1-2"))
     healthy = Bench(N3, "1-0 1-1 1-2 1-3")
     ordered = healthy.receive(N2, WantEntries(1, span))
-    assert ordered == [effects.Read(1, 1, 2, 1 << 20)]
+    assert ordered == [effects.Read(1, 1, 2, 1 << 20, mends=True)]
     assert sent(healthy.tell(events.Loaded(1, entries("1-1 1-2 1-3")))) == [
         HaveEntries(1, span, entries("1-1 1-2"))
     ]

@@ -6,7 +6,8 @@ import msgspec
 
 from quorate.core import effects, events
 from quorate.core.effects import Effect
-from quorate.core.raft.messages import AppendEntries, AppendResponse, WantEntries
+from quorate.core.entry import Snapshot
+from quorate.core.raft.messages import AppendEntries, AppendResponse, SnapshotChunk, WantEntries
 from tests.unit.core.kit import (
     N2,
     N3,
@@ -98,13 +99,65 @@ def test_without_it_newcomers_are_sent_what_is_in_memory() -> None:
     assert not of_kind(ordered, effects.Read)
 
 
-def test_whoever_asks_again_for_what_it_lost_is_not_served_twice() -> None:
+def test_what_is_read_for_one_that_has_come_to_count_is_read_at_once() -> None:
+    """It waits its turn, which at rate 0 never comes, and then what is settled depends on it."""
+    bench = leader(LOG, tuning=PACED)
+    change(bench, *THREE, N4)
+    (held,) = of_kind(newcomer_answers(bench), effects.Read)
+    assert not of_kind(bench.tell(events.Counted(THREE)), effects.Read), "it does not count"
+    ordered = bench.tell(events.Counted((*THREE, N4)))
+    assert [header.offset for message in with_headers(ordered, N4) for header in message.headers][:2] == [
+        0,
+        1,
+    ]
+    assert not with_headers(bench.tell(events.Loaded(held.token, entries("1-0 1-1"))), N4), "it has that"
+
+
+def pieces(ordered: list[Effect]) -> list[bool]:
+    """Whether they wait their turn."""
+    sends = of_kind(ordered, effects.Send)
+    return [send.paced for send in sends if type(send.message) is SnapshotChunk]
+
+
+def test_a_piece_of_a_snapshot_waits_its_turn_only_where_it_is_for_a_newcomer() -> None:
+    snapshot = Snapshot(at("1-4"), 1, 10)
+    more = {"base": at("1-4"), "snapshot": snapshot, "commit": 4}
+    bench = leader("1-5", tuning=PACED, **more)
+    change(bench, *THREE, N4)
+    bench.persist()
+    ordered: list[Effect] = []
+    for probe in (bench.replica.log.head.offset, 4):
+        ordered += bench.receive(N4, AppendResponse(2, False, probe, -1, -1, theirs=NOWHERE))
+    assert pieces(ordered) == [True]
+    counts = leader("1-5", tuning=PACED, **more)
+    lost = counts.replica.role.cursors[N2.node]
+    assert pieces(counts.receive(N2, AppendResponse(2, True, lost.matched, 5, -1, wants_snapshot=4))) == [
+        False
+    ]
+
+
+LOST = WantEntries(1, Span(at("1-0"), at("1-3")))
+
+
+def test_damage_of_whoever_counts_is_mended_at_once() -> None:
     bench = Bench(log=LOG, tuning=PACED)
-    lost = WantEntries(1, Span(at("1-0"), at("1-3")))
-    (read,) = of_kind(bench.receive(N2, lost), effects.Read)
-    assert read.paced
-    assert bench.receive(N2, lost) == []
-    assert of_kind(bench.receive(N3, lost), effects.Read), "somebody else is"
-    (answer,) = sent(bench.tell(events.Loaded(read.token, entries("1-1 1-2 1-3"))), N2)
+    (read,) = of_kind(bench.receive(N2, LOST), effects.Read)
+    assert not read.paced
+    bench.tell(events.Counted((*THREE, N4)))
+    (read,) = of_kind(bench.receive(N4, LOST), effects.Read)
+    assert not read.paced, "nobody has to lead, and the membership may be older than what is known"
+
+
+def test_a_newcomer_that_asks_again_for_what_its_log_lacks_is_not_served_twice() -> None:
+    bench = Bench(log=LOG, tuning=PACED)
+    (read,) = of_kind(bench.receive(N4, LOST), effects.Read)
+    assert (read.paced_for, read.mends) == (N4.node, True)
+    assert bench.receive(N4, LOST) == []
+    another = Member(N4.node + 1, 1)
+    assert of_kind(bench.receive(another, LOST), effects.Read), "somebody else is"
+    (answer,) = sent(bench.tell(events.Loaded(read.token, entries("1-1 1-2 1-3"))), N4)
     assert [header.offset for header in answer.headers] == [1, 2, 3]
-    assert of_kind(bench.receive(N2, lost), effects.Read)
+    (read,) = of_kind(bench.receive(N4, LOST), effects.Read)
+    other = WantEntries(1, Span(at("1-1"), at("1-3")))
+    assert of_kind(bench.receive(N4, other), effects.Read), "it is another life, and lacks something else"
+    assert bench.tell(events.Loaded(read.token, entries("1-1 1-2 1-3"))) == []

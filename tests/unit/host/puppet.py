@@ -14,7 +14,7 @@ from quorate.batch import encode_records
 from quorate.core import commands, confirm, effects, events
 from quorate.core.entry import Control, EntryId, Header, Kind, Member, Rollback, Snapshot, partition_of
 from quorate.core.log import LogView
-from quorate.host import Host, HostSettings, ReplicaRecord
+from quorate.host import Host, HostSettings, Parcel, ReplicaRecord
 from quorate.host import replicas as replicas_module
 from quorate.machine import CannotApply
 from quorate.sim.disk import SimDisk
@@ -220,12 +220,13 @@ class Stage:
         )
         self.reports: list[str] = []
         self.replies: list[effects.Reply] = []
+        self.sent: list[Parcel] = []
         self.host: Host
         self.start()
 
     def start(self) -> None:
         settings = HostSettings(store=self.store_settings)
-        self.host = Host(1, self.disk, settings, send=lambda *_: None, rng=Random(1), observer=self)
+        self.host = Host(1, self.disk, settings, send=self.send, rng=Random(1), observer=self)
         self.host.open(self.now)
 
     def add(self) -> None:
@@ -237,6 +238,9 @@ class Stage:
         self.disk.crash()
         self.jobs.clear()
         self.start()
+
+    def send(self, _: int, parcel: Parcel) -> None:
+        self.sent.append(parcel)
 
     # --- an observer ---
 

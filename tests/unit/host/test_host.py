@@ -23,9 +23,14 @@ PARTITIONS = [partition_of(bytes(16), number) for number in range(3)]
 class Trio:
     """Three nodes without sockets, threads or clocks: whatever is under way happens in `settle`."""
 
-    def __init__(self, changed: Callable[[Hosted], None] = lambda _: None) -> None:
+    def __init__(
+        self, changed: Callable[[Hosted], None] = lambda _: None, *, settings: HostSettings | None = None
+    ) -> None:
         self.now = 0.0
         self.changed = changed
+        self.settings = settings or HostSettings(store=TINY)
+        self.told: list[Parcel] = []
+        """What was sent."""
         self.waiting: list[Callable[[], None]] = []
         self.hosts: dict[int, Host] = {}
         for node in (1, 2, 3):
@@ -33,9 +38,14 @@ class Trio:
 
     def start(self, node: int) -> Host:
         disk = SimDisk(Random(node), lambda _, finish: self.waiting.append(finish))
-        settings = HostSettings(store=TINY)
         host = Host(
-            node, disk, settings, send=self.send, rng=Random(node), settled=self.changed, led=self.changed
+            node,
+            disk,
+            self.settings,
+            send=self.send,
+            rng=Random(node),
+            settled=self.changed,
+            led=self.changed,
         )
         host.open(self.now)
         for partition in PARTITIONS:
@@ -43,6 +53,7 @@ class Trio:
         return host
 
     def send(self, target: int, parcel: Parcel) -> None:
+        self.told.append(parcel)
         self.waiting.append(lambda: self.hosts[target].receive(self.now, parcel))
 
     def settle(self) -> None:

@@ -28,6 +28,7 @@ class Fetcher:
         "behind_since",
         "given",
         "has_kept_up",
+        "is_held",
         "is_resting",
         "is_suspected",
         "is_waiting",
@@ -58,6 +59,8 @@ class Fetcher:
         """It may be gone: let it show itself."""
         self.reading = 0
         """Headers that it needs are being read from disk, by this token."""
+        self.is_held = False
+        """They wait their turn."""
         self._beats = 0
         self._marked_at = now
         self._marked_end = -1

@@ -222,14 +222,8 @@ class Leader(Leading, Role):
             self._send_entries(follower, headers)
         elif headers is None and self._snapshot_is_cheaper(follower.next):
             self._send(follower, snapshot=replica.snapshot)
-        elif not follower.reading:
-            follower.reading = replica.read(
-                first=follower.next,
-                last=replica.log.head.offset,
-                bytes_max=tuning.message_bytes_max,
-                paced=self.is_paced(follower.member),
-            )
-            self._readers[follower.reading] = follower.node
+        else:
+            self.read_for(follower)
 
     def _send_entries(self, follower: Fetcher, headers: tuple[Header, ...]) -> None:
         assert follower.request is not None

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 class Role(roles.Role):
     replica: Replica
 
+    def counts(self, member: Member) -> bool:
+        told = self.replica.told
+        return told is not None and member in told.isr
+
     @property
     def voting_peers(self) -> tuple[int, ...]:
         """A leader's: whom it asks whether they still follow."""

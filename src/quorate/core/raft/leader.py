@@ -156,9 +156,6 @@ class Leader(Leading, Role):
         message = AppendEntries(replica.epoch, prev, commit, headers, search, quiet, heir)
         replica.send(cursor.node, message)
 
-    def counts(self, member: Member) -> bool:
-        return member in self.replica.membership.voters
-
     def send_entries(self, cursor: Cursor, headers: tuple[Header, ...]) -> None:
         self._send(cursor, self.replica.log.position(headers[0].offset - 1), headers)
 
@@ -178,7 +175,8 @@ class Leader(Leading, Role):
             cursor.begin_snapshot(replica.snapshot)
         at = cursor.snapshot_at
         length = min(replica.config.tuning.chunk_bytes, replica.snapshot.size - at)
-        replica.send(cursor.node, SnapshotChunk(replica.epoch, replica.snapshot, at, length))
+        chunk = SnapshotChunk(replica.epoch, replica.snapshot, at, length)
+        replica.send(cursor.node, chunk, paced=replica.holds_back(cursor.member))
 
     # --- what the followers say ---
 

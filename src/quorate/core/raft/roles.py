@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Role(roles.Role):
     replica: Replica
 
+    def counts(self, member: Member) -> bool:
+        return member in self.replica.membership.voters
+
     def membership_changed(self) -> None:
         """Others count from now on."""
 
