@@ -60,11 +60,12 @@ class GrowingCluster(Cluster):
         *,
         partitions: int = 1,
         replication: str = "raft",
+        config: dict[str, str] | None = None,
     ) -> Topic:
         (asked, *_) = [node for node, process in self.nodes.items() if process.process is not None]
         lives = {info.node: info.incarnation for info in (await client.image(asked, ())).nodes}
         ensemble = tuple(Member(node, lives[node]) for node in nodes)
-        topic = Topic(name, os.urandom(16), replication, (ensemble,) * partitions)
+        topic = Topic(name, os.urandom(16), replication, (ensemble,) * partitions, config=config or {})
         await self.settle(client, CreateTopic(topic))
         for partition in topic.partitions():
             await self.leader(client, partition)

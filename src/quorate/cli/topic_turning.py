@@ -66,6 +66,10 @@ def waiting_for(seen: Found, topic: Topic, number: int) -> str:
     leader = seen.leader(partition_of(topic.id, number))
     if leader is None:
         return "nobody leads it"
+    ensemble = topic.ensembles[number]
+    if leader.protocol == "isr" and leader.barrier < 0 and 2 * len(leader.in_sync) <= len(ensemble):
+        there = ", ".join(f"node {node}" for node in leader.in_sync)
+        return f"a majority of its {len(ensemble)} copies has to be in sync first, and so far is {there}"
     late = [f"node {node} by {lag:,}" for node, lag in sorted(leader.lags.items()) if lag > 0]
     if late:
         return f"a majority has to have all of it, and behind is {', '.join(late)}"

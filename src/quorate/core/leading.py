@@ -178,7 +178,10 @@ class Leading(Role):
     def go_on_turning(self) -> None:
         """With nothing undecided, the Barrier is the last entry. When it is settled, whoever waits hears of it."""
         replica = self.replica
-        if self._turning and replica.barrier is None and self.may_end():
+        why_not = self.why_not_to_end() if self._turning and replica.barrier is None else ""
+        if why_not:
+            self._put_off(why_not)
+        elif self._turning and replica.barrier is None and self.may_end():
             header = Header(
                 replica.epoch, replica.log.head.offset + 1, kind=Kind.CONTROL, control=Barrier(self._turning)
             )
@@ -190,6 +193,20 @@ class Leading(Role):
             for request in turners:
                 settled = Outcome.SETTLED
                 replica.emit(effects.Reply(request, settled, barrier.entry.offset, replica.epoch))
+
+    def _put_off(self, why: str) -> None:
+        """As if it had not been told: it takes proposals again, and the turn can be called off."""
+        self._turning = 0
+        turners, self._turners = self._turners, []
+        for request in turners:
+            self.replica.emit(effects.Reply(request, Outcome.REFUSED, leader=self.replica.me.node, why=why))
+
+    def why_not_to_end(self) -> str:
+        """Why a Barrier would stop this partition for longer than a moment; empty: it would not.
+
+        Where only a majority settles anything, there is nothing to stop without one.
+        """
+        return ""
 
     def may_end(self) -> bool:
         """Nothing waits to be settled, nor is about to."""

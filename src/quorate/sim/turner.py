@@ -9,13 +9,14 @@ what a node believes may be old by several turns, and what it says may come late
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
 import msgspec
 
 from quorate.core import commands, coordinated, isr
-from quorate.core.effects import Reply
+from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member
 from quorate.host import ReplicaRecord
 from quorate.host.turning import reached
@@ -251,7 +252,13 @@ class Turner:
         self._ordered[number, partition] = order
         if hosted.record.protocol == VOIDING and self._rng.random() < ROLLED_BACK:
             self.world.command(number, partition, commands.RollBack, self._answered)
-        self.world.command(number, partition, lambda request: commands.Turn(request, at), self._answered)
+        answered = partial(self._ordered_and_answered, (number, partition))
+        self.world.command(number, partition, lambda request: commands.Turn(request, at), answered)
+
+    def _ordered_and_answered(self, which: tuple[int, int], reply: Reply) -> None:
+        """Put off, it is ordered again."""
+        if reply.outcome is Outcome.REFUSED:
+            self._ordered.pop(which, None)
 
     def _answered(self, reply: Reply) -> None:
         """What came of it is seen in the log."""

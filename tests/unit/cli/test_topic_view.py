@@ -163,3 +163,11 @@ def test_what_a_turn_waits_for_is_told(barrier: int, waits_for: str) -> None:
     topic = msgspec.structs.replace(topic_of("raft"), turning=Turning("isr", 9))
     seen = Found(image_of(topic), {1: copy_of(1, "leader", lags={2: 0}, barrier=barrier)})
     assert waiting_for(seen, topic, 0) == waits_for
+
+
+def test_a_turn_that_waits_for_a_majority_in_sync_says_who_is() -> None:
+    topic = msgspec.structs.replace(topic_of("isr"), turning=Turning("raft", 9))
+    leader = copy_of(1, "leader", protocol="isr", lags={2: 0, 3: 0}, in_sync=(1,))
+    assert waiting_for(Found(image_of(topic), {1: leader}), topic, 0) == (
+        "a majority of its 3 copies has to be in sync first, and so far is node 1"
+    )

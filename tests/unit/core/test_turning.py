@@ -94,6 +94,52 @@ def test_a_turn_that_is_over_is_refused(room: str) -> None:
     assert reply.outcome is Outcome.REFUSED
 
 
+def alone(*, min_isr: int = 1) -> isr_kit.Bench:
+    """N1 leads an `isr` partition whose other copies are away, and takes writes by itself."""
+    bench = isr_kit.new_leader("1-0", isr_kit.state(2, 2, isr_now=(N1,), min_isr=min_isr))
+    bench.persist()
+    return bench
+
+
+def test_a_leader_in_sync_with_few_goes_on_until_a_majority_is() -> None:
+    """A barrier that it settled by itself would stop all writes, and nobody could note it nor call it off."""
+    bench = alone()
+    for request in (9, 10):
+        ordered = turn(bench, request)
+        assert [(reply.request, reply.outcome) for reply in replies(ordered)] == [(request, Outcome.REFUSED)]
+        assert "1 of 3" in replies(ordered)[0].why
+        assert not barriers(ordered)
+    assert not replies(propose(bench, 1))
+    assert [reply.outcome for reply in replies(bench.persist())] == [Outcome.SETTLED]
+    bench.told(isr_kit.state(3, 2, isr_now=(N1, N2)))
+    isr_kit.fetch(bench, N2)
+    assert len(barriers(turn(bench, 11))) == 1
+
+
+def test_whoever_is_in_sync_and_may_be_gone_is_none_of_that_majority() -> None:
+    """It stays in the ISR until it lags for too long; then the barrier would be settled without it."""
+    bench = isr_kit.leader()
+    for node in (2, 3):
+        bench.tell(events.Suspected(node))
+    assert [reply.outcome for reply in replies(turn(bench))] == [Outcome.REFUSED]
+    isr_kit.fetch(bench, N2)
+    assert len(barriers(turn(bench))) == 1
+
+
+def test_a_turn_is_put_off_where_a_majority_goes_before_the_barrier_is_written() -> None:
+    bench = isr_kit.leader(stored=isr_kit.state(2, 2, min_isr=1))
+    propose(bench, 1)
+    assert not replies(turn(bench)), "something is undecided"
+    bench.persist()
+    ordered = bench.told(isr_kit.state(3, 2, isr_now=(N1,)))
+    assert [(reply.request, reply.outcome) for reply in replies(ordered)] == [
+        (1, Outcome.SETTLED),
+        (9, Outcome.REFUSED),
+    ]
+    assert not barriers(ordered)
+    assert not replies(propose(bench, 2)), "it is taken"
+
+
 def barred(offset: int, epoch: int = 1, turn_at: int = AT) -> Header:
     return Header(epoch, offset, kind=Kind.CONTROL, control=Barrier(turn_at))
 

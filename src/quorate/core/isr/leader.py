@@ -65,6 +65,17 @@ class Leader(Leading, Role):
             return f"{len(state.isr)} in sync, and {state.min_isr} needed: try again later"
         return super().why_closed(event)
 
+    def why_not_to_end(self) -> str:
+        """Few in sync may settle a Barrier, and only a majority that has it lets anything begin above it (017)."""
+        state = self.state
+        in_sync = [member for member in state.isr if not self._is_suspected(member)]
+        if quorum.has_majority(in_sync, state.replicas):
+            return ""
+        return f"{len(in_sync)} of {len(state.replicas)} copies in sync and there: a majority has to be"
+
+    def _is_suspected(self, member: Member) -> bool:
+        return member != self.replica.me and self.followers[member.node].is_suspected
+
     # --- who counts ---
 
     @property
