@@ -19,6 +19,7 @@ from quorate.cli.doctor_facts import (
 )
 from quorate.core.quorum import majority
 from quorate.machine.cluster import drained_nodes
+from quorate.machine.compactions import Compaction
 from quorate.machine.purpose import TOPIC
 from quorate.machine.turning import MIN_ISR, min_isr
 from quorate.node.metadata import REPLICAS_COUNT, REPLICAS_SETTING
@@ -210,19 +211,11 @@ def _compaction(facts: Facts) -> Iterator[Finding]:
         if known is None or known.wanted is None:
             continue
         where = f"{place.topic.name}/{place.number}"
-        missing = tuple(sorted({member.node for member in known.missing(place.topic.holders(place.number))}))
+        holders = place.topic.holders(place.number)
+        missing = tuple(sorted({member.node for member in known.missing(holders)}))
         waited_ms = facts.now_ms - known.wanted_ms
-        if known.differs:
-            made = ", ".join(f"node {member.node} {crc:08x}" for member, crc in known.ready)
-            yield Finding(
-                "compaction-differs",
-                WARNING,
-                where,
-                f"its copies made different things of the same compaction ({made}): none has let go of anything, "
-                "and it is not compacted any further",
-                "compare the copies (`quorate audit`), and report this",
-                partitions=(where,),
-            )
+        if known.differs(holders):
+            yield _compacted_otherwise(facts, place, known)
         elif missing and waited_ms > COMPACTION_PATIENCE_MS:
             names = ", ".join(f"node {node}" for node in missing)
             yield Finding(
@@ -235,6 +228,28 @@ def _compaction(facts: Facts) -> Iterator[Finding]:
                 nodes=missing,
                 partitions=(where,),
             )
+
+
+def _compacted_otherwise(facts: Facts, place: Place, known: Compaction) -> Finding:
+    """Where most have made the same, the others are to be made anew; else nothing here tells which is right."""
+    name, holders = place.name, place.topic.holders(place.number)
+    made = ", ".join(f"node {member.node} {crc:08x}" for member, crc in known.made(holders).items())
+    odd = tuple(member.node for member in known.odd(holders))
+    leader = facts.found.leader(place.partition)
+    leads = leader is not None and leader.me.node in odd
+    anew = [f"quorate topic {verb} {name} --node {node}" for node in odd for verb in ("remove", "add")]
+    return Finding(
+        "compaction-differs",
+        WARNING,
+        name,
+        f"its copies made different things of the same compaction ({made}): none has let go of anything, "
+        "and it is not compacted any further",
+        "compare the copies (`quorate audit`), and report this"
+        + (f"; then make the copy on {nodes_named(odd)} anew, unlike most others" if odd else ""),
+        (*[f"quorate topic transfer {name}"] * leads, *anew),
+        nodes=odd,
+        partitions=(name,),
+    )
 
 
 # ---- where copies lie ----

@@ -7,6 +7,7 @@ long as somebody is away, the next is not wanted (docs/decisions/020-compaction-
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from itertools import pairwise
@@ -43,14 +44,25 @@ class Compaction(msgspec.Struct, frozen=True):
     steps: tuple[tuple[int, int], ...] = ()
     """(up to which offset, when it was wanted) of generations that were agreed on, the newest last."""
 
-    @property
-    def differs(self) -> bool:
+    def made(self, holders: Collection[Member]) -> dict[Member, int]:
+        """What those have made who hold a copy now: whoever was replaced is not asked any more."""
+        return {member: crc for member, crc in self.ready if member in holders}
+
+    def differs(self, holders: Collection[Member]) -> bool:
         """Whether two have made something else of the same: nothing goes, and somebody has to look."""
-        return len({crc for _, crc in self.ready}) > 1
+        return len(set(self.made(holders).values())) > 1
+
+    def odd(self, holders: Collection[Member]) -> list[Member]:
+        """Who has made something else than most of the others; nobody, where that cannot be told."""
+        made = self.made(holders)
+        (most, count), *_ = Counter(made.values()).most_common(1) or [(0, 0)]
+        return (
+            sorted(member for member, crc in made.items() if crc != most) if 2 * count > len(holders) else []
+        )
 
     def missing(self, holders: Collection[Member]) -> list[Member]:
         """Who holds up what is wanted."""
-        have = {member for member, _ in self.ready}
+        have = self.made(holders)
         return sorted(member for member in holders if member not in have) if self.wanted is not None else []
 
     def deleted_upto(self, *, before_ms: int) -> int:
@@ -126,10 +138,9 @@ def _noting(note: Ready, known: Compaction, _: Mapping[str, str], holders: Colle
     """Agreed, if everybody has the same."""
     if known.wanted is None or known.wanted.upto != note.upto or note.member not in holders:
         return known
-    ready = dict(known.ready)
-    ready[note.member] = note.crc
+    ready = {**known.made(holders), note.member: note.crc}
     known = msgspec.structs.replace(known, ready=tuple(sorted(ready.items())))
-    if known.missing(holders) or known.differs:
+    if known.missing(holders) or known.differs(holders):
         return known
     steps = (*known.steps, (note.upto, known.wanted_ms))[-STEPS_KEPT_MAX:]
     return Compaction(agreed=known.wanted, steps=steps)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quorate.batch import Buffer
-from quorate.core.entry import TOPIC_ID_BYTES, EntryId, Partition, number_of, partition_of
+from quorate.core.entry import TOPIC_ID_BYTES, EntryId, Member, Partition, number_of, partition_of
 from quorate.core.generation import Generation
 from quorate.machine.compactions import Compaction, LetCompact, NoteReady, Ready, compacts
 from quorate.machine.metadata import Topic
@@ -225,20 +225,23 @@ class Compacting:
         known, me = self._of(partition), node.host.hosted[partition].record.me
         if known.wanted != generation:
             return
-        if known.differs:
-            self._complain(partition, known)
-        elif dict(known.ready).get(me) != crc or not known.missing(topic.holders(number_of(partition))):
+        holders = topic.holders(number_of(partition))
+        is_said = dict(known.ready).get(me) == crc
+        if is_said and known.differs(holders):
+            self._complain(partition, known.made(holders))
+        elif not is_said or not known.missing(holders):
             await node.metadata.command(NoteReady((Ready(partition, generation.upto, me, crc),)))
 
-    def _complain(self, partition: Partition, known: Compaction) -> None:
-        made = ", ".join(f"node {member.node} {crc:08x}" for member, crc in known.ready)
+    def _complain(self, partition: Partition, crcs: dict[Member, int]) -> None:
+        made = ", ".join(f"node {member.node} {crc:08x}" for member, crc in crcs.items())
         if self._said.get(partition) != made:
             self._said[partition] = made
             name = self._node.metadata.image.by_id[partition[:TOPIC_ID_BYTES]].name
             where = f"{name}/{number_of(partition)}"
             self._node.log(
                 f"{where}: copies made different things of the same compaction ({made}); nothing was "
-                f"removed, and it is not compacted any further: please report this",
+                f"removed, and it is not compacted any further: `quorate doctor` says which copy to make anew, "
+                f"where that can be told; please report this",
                 level=ERROR,
             )
 
