@@ -41,16 +41,19 @@ LOOK_EVERY_S = 0.1
 ORDER_AGAIN_S = 1.0
 """After an order that came to nothing."""
 UNDER_WAY_COUNT_MAX = 16
-"""Changes that one node drives at once: newcomers copy whole logs."""
+"""Changes with newcomers that one node drives at once: those copy whole logs."""
 STUCK_S = 10.0
-"""An order that takes longer holds up no others."""
+"""An order that was not seen to get on for so long holds up no others."""
 
 
 class _Order(msgspec.Struct):
     """What was last ordered of a group."""
 
     at: int
-    began: float
+    moved: float
+    """When it was seen to get on last."""
+    far: object = None
+    """How far it was seen then."""
     again: float = float("inf")
     """When it may be repeated: not while it is under way."""
 
@@ -59,6 +62,8 @@ class Ensembles:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._orders: dict[Partition, _Order] = {}
+        self._copying_count = 0
+        """Orders with newcomers that get on."""
         self._said = ""
 
     async def run(self) -> None:
@@ -77,34 +82,42 @@ class Ensembles:
         """Order what is to be ordered; what has been reached."""
         node, now = self._node, time.monotonic()
         reached = []
-        changing: dict[Partition, None] = {}
-        for topic in node.metadata.image.topics.values():
-            for number, change in topic.changes.items():
-                partition = partition_of(topic.id, number)
-                changing[partition] = None
-                if topic.is_overseen(number):
-                    if self._oversee(partition, change, topic.ensembles[number], now):
-                        reached.append(NoteReached(topic.id, number, change.at))
-                elif not node.is_leader(partition):
-                    self._orders.pop(partition, None)
-                elif is_reached(node.host.hosted[partition], change):
-                    reached.append(NoteReached(topic.id, number, change.at))
-                elif self._may_order(partition, change.at, now) and self._knows_all(partition, topic, number):
-                    self._order(partition, change.at, now, ensemble=change.wanted)
+        changing = {
+            partition_of(topic.id, number): (topic, number)
+            for topic in node.metadata.image.topics.values()
+            for number in topic.changes
+        }
         for partition in [each for each in self._orders if each not in changing and each != METADATA]:
             del self._orders[partition]
+        self._copying_count = sum(
+            self._gets_on(partition, topic, number, now)
+            for partition, (topic, number) in changing.items()
+            if partition in self._orders and newcomers(topic, number)
+        )
+        for partition, (topic, number) in changing.items():
+            change = topic.changes[number]
+            if topic.is_overseen(number):
+                if self._oversee(partition, topic, number, now):
+                    reached.append(NoteReached(topic.id, number, change.at))
+            elif not node.is_leader(partition):
+                self._orders.pop(partition, None)
+            elif is_reached(node.host.hosted[partition], change):
+                reached.append(NoteReached(topic.id, number, change.at))
+            elif self._knows_all(partition, topic, number) and self._may_order(partition, topic, number, now):
+                self._order(partition, change.at, now, ensemble=change.wanted)
         self._teach_everybody(now)
         return reached
 
-    def _oversee(self, partition: Partition, change: Change, before: tuple[Member, ...], now: float) -> bool:
+    def _oversee(self, partition: Partition, topic: Topic, number: int, now: float) -> bool:
         """Order the next step of whoever oversees it, if that one lives here; whether no step is left."""
+        change, before = topic.changes[number], topic.ensembles[number]
         stored = self._node.metadata.image.shard(partition)
         if stored is None or not self._node.overseers.oversees(partition):
             self._orders.pop(partition, None)
             return False
         step = next_step(stored.shard, change.wanted, before)
-        if not isinstance(step, Rest) and self._may_order(partition, change.at, now):
-            order = self._orders[partition] = _Order(change.at, now)
+        if not isinstance(step, Rest) and self._may_order(partition, topic, number, now):
+            order = self._begun(partition, change.at, now)
             self._node.overseers.command(partition, step, partial(self._answered, partition, order))
         return step is Rest.REACHED
 
@@ -112,12 +125,51 @@ class Ensembles:
         membership = self._node.host.hosted[partition].replica.membership
         return bool(membership.voters.issubset(topic.holders(number)))
 
-    def _may_order(self, partition: Partition, at: int, now: float) -> bool:
+    def _may_order(self, partition: Partition, topic: Topic, number: int, now: float) -> bool:
+        if partition in self._orders:
+            return self._is_due(partition, topic.changes[number].at, now)
+        is_copying = bool(newcomers(topic, number))
+        if is_copying and self._copying_count >= UNDER_WAY_COUNT_MAX:
+            return False
+        self._copying_count += is_copying
+        return True
+
+    def _is_due(self, partition: Partition, at: int, now: float) -> bool:
         order = self._orders.get(partition)
-        if order is not None and order.at == at:
-            return now >= order.again
-        under_way_count = sum(now - other.began < STUCK_S for other in self._orders.values())
-        return order is not None or under_way_count < UNDER_WAY_COUNT_MAX
+        return order is None or order.at != at or now >= order.again
+
+    def _gets_on(self, partition: Partition, topic: Topic, number: int, now: float) -> bool:
+        """Whether it counts among those that are under way."""
+        order, far = self._orders[partition], self._how_far(partition, topic, number, now)
+        if far != order.far:
+            order.far, order.moved = far, now
+        return now - order.moved < STUCK_S
+
+    def _how_far(self, partition: Partition, topic: Topic, number: int, now: float) -> object:
+        """What differs as soon as newcomers get on, as far as that is seen here.
+
+        Where somebody oversees a partition, its leader is elsewhere and does not tell: newcomers that are heard
+        are taken to get on. So are those that wait for their turn to be sent anything, by the rate.
+        """
+        node, new = self._node, newcomers(topic, number)
+        if topic.is_overseen(number):
+            stored = node.metadata.image.shard(partition)
+            is_there = all(member.node in node.heard for member in new)
+            return now if is_there else stored.version if stored is not None else None
+        if not node.is_leader(partition):
+            return None
+        if node.host.pacer.waiting_count:
+            return now
+        cursors = node.host.hosted[partition].replica.role.cursors.values()
+        return tuple((each.matched, each.snapshot_at) for each in cursors if each.member in new)
+
+    def _begun(self, partition: Partition, at: int, now: float) -> _Order:
+        """What is ordered once more has not got on by that."""
+        before = self._orders.get(partition)
+        is_again = before is not None and before.at == at
+        order = _Order(at, before.moved, before.far) if before is not None and is_again else _Order(at, now)
+        self._orders[partition] = order
+        return order
 
     def _order(
         self,
@@ -128,7 +180,7 @@ class Ensembles:
         ensemble: tuple[Member, ...],
         learners: tuple[Member, ...] = (),
     ) -> None:
-        order = self._orders[partition] = _Order(at, now)
+        order = self._begun(partition, at, now)
         self._node.begin_turn()
         answer = partial(self._answered, partition, order)
         self._node.change(partition, answer, ensemble=ensemble, learners=learners, version=at)
@@ -154,7 +206,7 @@ class Ensembles:
             return
         learners = learners_of_metadata(node, membership.ensemble)
         version = membership.version  # As it is: who votes is not changed by it.
-        if learners != tuple(sorted(membership.learners)) and self._may_order(METADATA, version, now):
+        if learners != tuple(sorted(membership.learners)) and self._is_due(METADATA, version, now):
             self._order(METADATA, version, now, ensemble=membership.ensemble, learners=learners)
 
 
@@ -168,6 +220,11 @@ def learners_of_metadata(node: Node, ensemble: tuple[Member, ...]) -> tuple[Memb
     known |= {info.node: Member(info.node, info.incarnation) for info in image.nodes.values()}
     voting = {member.node for member in ensemble}
     return tuple(sorted(member for member in known.values() if member.node not in voting))
+
+
+def newcomers(topic: Topic, number: int) -> set[Member]:
+    """Who has to get a copy before this change is done."""
+    return set(topic.changes[number].wanted).difference(topic.ensembles[number])
 
 
 def is_reached(hosted: Hosted, change: Change) -> bool:
