@@ -55,6 +55,9 @@ def open_place(text: str, *, endpoint: str = "") -> Place:
 class Directory:
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._root = path.absolute()
+        self._flushed: set[Path] = set()
+        """Directories that are durable, with all above them."""
 
     def __str__(self) -> str:
         return str(self._path)
@@ -80,17 +83,33 @@ class Directory:
                 raise NoBackup(f"{self}: there is no {name}") from missing
 
     def write(self, name: str, content: bytes | bytearray) -> None:
-        target = self._path / name
+        target = self._root / name
         unfinished = target.with_name(target.name + UNFINISHED)
         with _told(self):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            self._make(target.parent)
             with unfinished.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(target)
-            for directory in (target.parent, target.parent.parent):
-                _flush_directory(directory)
+            _flush_directory(target.parent)
+
+    def _make(self, directory: Path) -> None:
+        """With all above it, each flushed into the one above, once.
+
+        So are those of this place that were there: whoever made them may have died before. What lies above a
+        place is somebody else's, unless it is made here.
+        """
+        is_there = directory.is_dir()
+        if directory in self._flushed or (is_there and not directory.is_relative_to(self._root)):
+            return
+        above = directory.parent
+        if directory != self._root or not is_there:
+            self._make(above)
+        directory.mkdir(exist_ok=True)
+        if not is_there or os.access(above, os.R_OK | os.W_OK):  # Else nobody here has made it.
+            _flush_directory(above)
+        self._flushed.add(directory)
 
     def remove(self, name: str) -> None:
         with _told(self):

@@ -54,6 +54,28 @@ def test_what_is_written_is_listed_read_replaced_and_removed(place: Place) -> No
         place.read("a/data/2")
 
 
+def test_every_directory_that_is_made_is_flushed_into_the_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power failure takes all that was written, though it was said to be durable (rule 6)."""
+    flushed: list[str] = []
+
+    def flush(directory: Path) -> None:
+        flushed.append(directory.relative_to(tmp_path).as_posix())
+
+    monkeypatch.setattr("quorate.backup.place._flush_directory", flush)
+    where = str(tmp_path / "new" / "place")
+    place = open_place(where)
+    place.write("a/data/1", b"one")
+    assert flushed == [".", "new", "new/place", "new/place/a", "new/place/a/data"]
+    flushed.clear()
+    place.write("a/data/2", b"two")
+    assert flushed == ["new/place/a/data"]
+    flushed.clear()
+    open_place(where).write("a/data/2", b"whoever made them may have died before they were flushed")
+    assert flushed == ["new", "new/place", "new/place/a", "new/place/a/data"]
+
+
 @needs_store
 def test_a_bucket_that_is_not_there_is_named(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
