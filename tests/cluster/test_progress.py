@@ -1,8 +1,8 @@
 """Everything that takes long tells how far it is, ends at Ctrl-C with what to type next, and what it says is so.
 
 Each command is held up, watched, and interrupted, twice. Then the commands that it named itself are typed: the one
-that calls it off, after which nothing of it is open and each node is to hold as much as before (votes are not
-compared, nor whether a node is marked as drained), and the one that goes on, after which all is as it was ordered.
+that calls it off, after which nothing of it is open, each node is to hold as much as before, and none is drained
+that was not (votes are not compared), and the one that goes on, after which all is as it was ordered.
 How `quorate backup` does it is in test_backup.py.
 """
 
@@ -85,7 +85,7 @@ Held = Callable[[], AbstractAsyncContextManager[None]]
 async def expect_said(moving: Moving, long: Long, held: Held, is_open: Callable[[], Awaitable[bool]]) -> None:
     """Interrupted, called off, ordered again, interrupted again, gone on with, and waited for when it can be."""
     if long.off:
-        before = await moving.held()
+        before, drained = await moving.held(), await moving.drained()
         async with held():
             watched = Watched(long.line, moving.cluster.bootstrap)
             await watched.until_says(long.says)
@@ -95,6 +95,7 @@ async def expect_said(moving: Moving, long: Long, held: Held, is_open: Callable[
             await moving.types(named[1])
             assert not await is_open(), f"{named[1]} calls it off"
             assert await moving.held() == before, f"{named[1]} leaves every copy where it was"
+            assert await moving.drained() == drained, f"{named[1]}: the next rebalance would bring it about"
     async with held():
         watched = Watched(long.line, moving.cluster.bootstrap)
         await watched.until_says(long.says)

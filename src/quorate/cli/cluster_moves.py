@@ -56,7 +56,8 @@ STOP_EPILOG = """\b
 quorate cluster stop-moves                       after `quorate cluster rebalance`, say
 
 Every partition stays on the nodes that count now; copies that were being made are given up. Where both the old and
-the new nodes count already, it goes back by the same way. What was moved before stays where it is.
+the new nodes count already, it goes back by the same way. What was moved before stays where it is. A node that was
+being drained or decommissioned may be given copies again; one that was drained before stays so.
 
 \b
 [bold]Exit code[/bold]
@@ -391,34 +392,46 @@ def stop_moves(
     """Call off every change of copies that is not done yet: each partition stays where it is."""
     from quorate.cli.moving import open_changes
 
-    stop(servers, open_changes, no_wait=no_wait, timeout_s=timeout, json=json)
+    stop(servers, open_changes, drains=True, no_wait=no_wait, timeout_s=timeout, json=json)
 
 
 def stop(
-    servers: str, which: Callable[[Image], list[Where]], *, no_wait: bool, timeout_s: float, json: bool
+    servers: str,
+    which: Callable[[Image], list[Where]],
+    *,
+    drains: bool = False,
+    no_wait: bool,
+    timeout_s: float,
+    json: bool,
 ) -> None:
-    """`which`: from an image to the partitions that are meant."""
+    """`which`: from an image to the partitions that are meant. `drains`: so are nodes that are just drained."""
     from quorate.cli.how_far import until_reached
-    from quorate.cli.moving import call_off
+    from quorate.cli.moving import being_drained, call_off
     from quorate.cli.orders import carry_out
 
-    async def work(orders: Orders) -> tuple[list[Where], list[Where]]:
-        image: Image = await orders.image()
-        called, going_on = await call_off(orders, which(image))
+    async def work(orders: Orders) -> tuple[list[Where], list[Where], list[int]]:
+        filled = being_drained(await orders.image()) if drains else []
+        for (
+            node
+        ) in filled:  # First: whoever is interrupted here types it again, and finds what is not called off.
+            await _mark(orders, node, drained=False)
+        called, going_on = await call_off(orders, which(await orders.image()))
         if called and not no_wait:
             await until_reached(orders, called, timeout_s)
-        return called, going_on
+        return called, going_on, filled
 
-    called, going_on = carry_out(servers, work)
+    called, going_on, filled = carry_out(servers, work)
     said = [
         f"called off: {say.counted(len(called), 'partition')}" if called else "nothing is to be called off"
     ]
+    said += [f"node {node} may be given copies again" for node in filled]
     if going_on:
         named = ", ".join(f"{name}/{number}" for name, number in going_on)
         said.append(f"goes on, as there is nothing to go back to: {named}")
     view = {
         "called_off": [f"{name}/{number}" for name, number in called],
         "going_on": [f"{name}/{number}" for name, number in going_on],
+        "not_drained": filled,
         "is_so": not (called and no_wait),
     }
     say.result(said, view, json=json)

@@ -136,19 +136,35 @@ async def call_off(orders: Orders, wheres: Collection[Where]) -> tuple[list[Wher
     image = orders.seen
     called, going_on = [], []
     orders.stands = f"{STANDS}; `quorate cluster status` shows how far"
-    known = {info.node for info in image.nodes}
     for topic, number in changing(image, wheres):
-        settled = [member.node for member in topic.ensembles[number]]
-        lost = any((topic.name, number, node) in image.lost_now for node in settled)
-        if lost or not known.issuperset(settled):
+        if not _has_a_way_back(image, topic, number):
             going_on.append((topic.name, number))
             continue
         if (
             topic.wanted(number) != topic.ensembles[number]
         ):  # Else it was called off before, and is on its way.
-            await orders.change_topic(topic, number, settled)
+            await orders.change_topic(topic, number, [member.node for member in topic.ensembles[number]])
         called.append((topic.name, number))
     return called, going_on
+
+
+def _has_a_way_back(image: Image, topic: Topic, number: int) -> bool:
+    known = {info.node for info in image.nodes}
+    settled = [member.node for member in topic.ensembles[number]]
+    lost = any((topic.name, number, node) in image.lost_now for node in settled)
+    return not lost and known.issuperset(settled)
+
+
+def being_drained(image: Image) -> list[int]:
+    """Nodes that are drained, and that copies are to leave which can be called back."""
+    leave = {
+        member.node
+        for topic, number in changing(image, open_changes(image))
+        if _has_a_way_back(image, topic, number)
+        for member in topic.ensembles[number]
+        if member not in topic.wanted(number)
+    }
+    return [node for node in drained_nodes(image.cluster.config, image.lives) if node in leave]
 
 
 def changing(image: Image, wheres: Collection[Where]) -> list[tuple[Topic, int]]:

@@ -140,3 +140,12 @@ def test_a_new_disk_in_place_of_a_lost_one_has_nothing_to_go_back_to() -> None:
     anew = msgspec.structs.replace(MOVING, changes={0: Change((ONE, TWO, Member(3, 70)), 70)})
     image = msgspec.structs.replace(image_of(anew), lost_now=(("t", 0, 3),))
     assert called_off(image) == (([], [("t", 0)]), [])
+
+
+def test_only_a_drain_that_is_called_off_ends_the_mark_of_its_node() -> None:
+    """Node 1 is about to be left, node 4 was emptied before, and what leaves a lost disk goes on."""
+    marks = {drained_setting(node): str(LIVES[node]) for node in (1, 4)}
+    image = image_of(MOVING, config=marks)
+    assert moving.being_drained(image) == [1]
+    assert moving.being_drained(msgspec.structs.replace(image, lost_now=(("t", 0, 1),))) == []
+    assert moving.being_drained(image_of(MOVING)) == []
