@@ -76,6 +76,12 @@ class Turning:
             self._turning = tuple(
                 partition for partition, hosted in node.host.hosted.items() if self._is_about(hosted)
             )
+            for known in (
+                self._orders,
+                self._noted,
+            ):  # Of topics that are deleted, or turned, nothing is kept.
+                for partition in [each for each in known if each not in self._turning]:
+                    del known[partition]
         notes = []
         for partition in self._turning:
             hosted = node.host.hosted.get(partition)
