@@ -151,20 +151,12 @@ def _partitions(found: Found) -> View:
 
 def _lacks_copies(found: Found, topic: Topic, number: int, leader: ReplicaStatus) -> bool:
     """Whether a copy that counts is away. A little behind is not away; where there is an ISR, that says."""
-    from quorate.cli.how_far import missing_copy
-    from quorate.cli.topic_view import counting
+    from quorate.cli.copies_there import standing, why_away
     from quorate.core.entry import partition_of
 
     stored = found.image.stored.get(partition_of(topic.id, number))
-    counted = {member.node for member in topic.ensembles[number]}
-    nodes = [
-        member.node
-        for member in counting(topic, number, leader, stored)
-        # In `isr` what an open change adds is stored from the start; it is being made.
-        if member.node in counted or member.node in leader.in_sync
-    ]
-    is_shrunk = leader.protocol == "isr" and len(leader.in_sync) < len(nodes)
-    return is_shrunk or any(missing_copy(found.image, found.statuses, topic, number, node) for node in nodes)
+    nodes = [member.node for member in standing(topic, number, leader, stored)]
+    return any(why_away(found, topic, number, node) for node in nodes)
 
 
 def _troubles(partitions: View) -> list[str]:

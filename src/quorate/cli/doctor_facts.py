@@ -12,6 +12,7 @@ from functools import cached_property
 
 import msgspec
 
+from quorate.cli.copies_there import LostForGood, lost_for_good
 from quorate.cli.how_far import LET_THEM_GO_ON, STAND_STILL
 from quorate.cli.topic_copies import is_under_way
 from quorate.cli.topic_view import Found
@@ -39,7 +40,7 @@ CRITICAL, WARNING, NOTE = Severity
 
 KINDS: dict[str, str] = {
     "metadata-no-majority": "no majority of the metadata group's voters answers",
-    "partition-lost": "most copies of a partition were on disks that are lost",
+    "partition-lost": "so many copies of a partition were on disks that are lost that nobody can lead it",
     "every-copy-damaged": "something cannot be read on any copy",
     "partition-leaderless": "nobody leads a partition",
     "too-few-copies": "fewer copies are there, or in sync, than a write needs",
@@ -153,6 +154,22 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _lost_now(self) -> frozenset[tuple[str, int, int]]:
         return frozenset(self.image.lost_now)
+
+    @cached_property
+    def lost_for_good(self) -> dict[str, LostForGood]:
+        """Partitions that nobody can ever lead again, by name."""
+        return {
+            place.name: lost
+            for place in self.partitions()
+            if self.is_leaderless(place)
+            and (lost := lost_for_good(self.image, place.topic, place.number, self.statuses)) is not None
+        }
+
+    def is_leaderless(self, place: Place) -> bool:
+        """And was so in the earlier look: it is no election."""
+        if self.found.leader(place.partition) is not None:
+            return False
+        return not self.earlier or self.found_earlier.leader(place.partition) is None
 
     def partitions(self) -> list[Place]:
         return [Place(topic, number) for topic in self.image.topics for number in range(len(topic.ensembles))]

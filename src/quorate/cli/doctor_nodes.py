@@ -126,7 +126,9 @@ def _new_disks(facts: Facts) -> Iterator[Finding]:
     topics = {topic.name: topic for topic in facts.image.topics}
     lost: dict[int, list[Place]] = {}
     for name, number, node in sorted({*facts.image.lost, *facts.image.lost_now}):
-        lost.setdefault(node, []).append(Place(topics[name], number))
+        # What nobody can lead has nothing that a copy could be made from: that is told by itself.
+        if (place := Place(topics[name], number)).name not in facts.lost_for_good:
+            lost.setdefault(node, []).append(place)
     votes = {node for node, life in _lives(facts.voters()).items() if _is_another(facts, node, life)}
     ordered = _lives(facts.wanted_voters())
     for node in sorted(votes.union(lost)):

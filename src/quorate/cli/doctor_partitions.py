@@ -10,6 +10,17 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from quorate.cli import say
+from quorate.cli.copies_there import (
+    DISK_LOST,
+    MADE_ANEW,
+    NO_ANSWER,
+    NO_COPY,
+    OUT_OF_SYNC,
+    LostForGood,
+    counting,
+    standing,
+    why_away,
+)
 from quorate.cli.doctor_facts import (
     CRITICAL,
     GOES_ON,
@@ -26,8 +37,7 @@ from quorate.cli.doctor_facts import (
     start_again,
 )
 from quorate.cli.doctor_nodes import START_COMMAND
-from quorate.cli.how_far import is_unheard, lost_nodes, phase, stands_still, voters_phase, why_never_led
-from quorate.cli.topic_view import counting
+from quorate.cli.how_far import is_unheard, phase, stands_still, voters_phase
 from quorate.core.entry import Partition
 from quorate.core.isr import PartitionState
 from quorate.core.quorum import sizes
@@ -36,8 +46,6 @@ from quorate.node.requests import ReplicaStatus
 
 UNSETTLED_S = 10.0
 """A write that waits so long does not wait for a slow disk or an election."""
-
-MADE_ANEW = "on a new disk, being made"
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -64,35 +72,25 @@ def _counting(facts: Facts, place: Place) -> tuple[int, ...]:
 def _leaderless(facts: Facts) -> Iterator[Finding]:
     alike: dict[tuple[tuple[int, ...], bool], list[Place]] = {}
     for place in facts.partitions():
-        if facts.found.leader(place.partition) is not None:
-            continue
-        if why := why_never_led(facts.image, place.topic, place.number, facts.statuses):
-            yield _lost(facts, place, why)
-        elif _is_leaderless(facts, place):
+        if lost := facts.lost_for_good.get(place.name):
+            yield _lost(place, lost)
+        elif facts.is_leaderless(place):
             away = tuple(node for node in _counting(facts, place) if node not in facts.statuses)
             alike.setdefault((away, place.topic.is_tables), []).append(place)
     for (away, _), places in alike.items():
         yield _nobody_leads(facts, away, places)
 
 
-def _is_leaderless(facts: Facts, place: Place) -> bool:
-    """And was so in the earlier look: it is no election."""
-    if facts.found.leader(place.partition) is not None:
-        return False
-    return not facts.earlier or facts.found_earlier.leader(place.partition) is None
-
-
-def _lost(facts: Facts, place: Place, why: str) -> Finding:
+def _lost(place: Place, lost: LostForGood) -> Finding:
     return Finding(
         "partition-lost",
         CRITICAL,
         place.name,
-        f"{why.split(': ', 1)[1].split(';')[0]}. What was acknowledged may be gone, and nothing that is left "
-        "can tell",
-        "if any of these disks can still be put back, unchanged, do that first; else take what the other "
-        "copies hold, and give the topic up",
+        f"{lost.why}. What was acknowledged may be gone, and nothing that is left can tell",
+        "what was registered in place of these disks has made them void, even if they turn up: give the topic up, "
+        "and restore a backup, if there is one (`quorate backup restore`)",
         (f"quorate topic describe {place.name}", f"quorate topic delete {place.topic.name}"),
-        nodes=tuple(lost_nodes(facts.image, place.topic, place.number)),
+        nodes=lost.nodes,
         partitions=(place.name,),
     )
 
@@ -151,37 +149,15 @@ def _away(facts: Facts) -> Iterator[Finding]:
 
 
 def _lack(facts: Facts, place: Place, leader: ReplicaStatus) -> _Lack:
-    nodes = _not_being_made(facts, place, leader)
-    missing = tuple((node, why) for node in nodes if (why := _why_away(facts, place, leader, node)))
     stored = facts.image.stored.get(place.partition)
+    nodes = [member.node for member in standing(place.topic, place.number, leader, stored)]
+    earlier = facts.found_earlier if facts.earlier else None
+    whys = [(node, why_away(facts.found, place.topic, place.number, node, earlier)) for node in nodes]
+    missing = tuple((node, why) for node, why in whys if why)
     needed = sizes(leader.membership.quorums, len(nodes))[0]
     if stored is not None and isinstance(stored.shard, PartitionState):
         needed = stored.shard.min_isr
     return _Lack(missing, len(nodes) - len(missing), len(nodes), needed)
-
-
-def _not_being_made(facts: Facts, place: Place, leader: ReplicaStatus) -> list[int]:
-    """Without what an open change adds and is not in sync yet: in `isr` it is stored from the start."""
-    counted = {member.node for member in place.topic.ensembles[place.number]}
-    return [node for node in _counting(facts, place) if node in counted or node in leader.in_sync]
-
-
-def _why_away(facts: Facts, place: Place, leader: ReplicaStatus, node: int) -> str:
-    """Empty: it is there. A copy that is only behind is."""
-    if facts.is_made_anew(place, node):
-        return MADE_ANEW
-    if facts.is_lost(place, node):
-        return "disk lost"
-    if node not in facts.statuses:
-        return "does not answer"
-    before = facts.found_earlier.leader(place.partition) if facts.earlier else leader
-    if before is None:
-        return ""
-    if leader.protocol == "isr":
-        return "" if node in leader.in_sync or node in before.in_sync else "out of sync"
-    held = facts.found.held(place.partition)
-    was_held = facts.found_earlier.held(place.partition) if facts.earlier else held
-    return "" if node in held or node in was_held else "has no copy"
 
 
 def _copies_away(lack: _Lack, names: Sequence[str]) -> Finding:
@@ -190,16 +166,16 @@ def _copies_away(lack: _Lack, names: Sequence[str]) -> Finding:
     copies = f"{lack.there} of {lack.of} copies {'is' if lack.there == 1 else 'are'} there ({whys})"
     commands: list[str] = []
     todo: list[str] = []
-    if silent := [node for node, why in lack.missing if why == "does not answer"]:
+    if silent := [node for node, why in lack.missing if why == NO_ANSWER]:
         todo.append(start_again(silent))
         commands.append(START_COMMAND)
     for node, why in lack.missing:
-        if why == "disk lost":
+        if why == DISK_LOST:
             todo.append(f"let the new disk of node {node} count")
             commands.append(f"quorate cluster replace {node}")
     if any(why == MADE_ANEW for _, why in lack.missing):
         todo.append("wait for the copies that are being made")
-    if any(why in ("out of sync", "has no copy") for _, why in lack.missing):
+    if any(why in (OUT_OF_SYNC, NO_COPY) for _, why in lack.missing):
         todo.append("see what holds it up: its disk, the network, or what the node says")
     commands.append(f"quorate topic describe {names[0]}")
     if lack.there < lack.needed:
@@ -330,7 +306,7 @@ def _not_there(facts: Facts, place: Place, copies: Sequence[ReplicaStatus]) -> l
 
     Where somebody leads, what its log does not have was never settled, and the others' damage there is cut.
     """
-    if not copies or not _is_leaderless(facts, place):
+    if not copies or not facts.is_leaderless(place):
         return [copy.faulty for copy in copies]
     end = max(copy.head.offset for copy in copies)
     behind = [((copy.head.offset + 1, end),) if copy.head.offset < end else () for copy in copies]
@@ -388,7 +364,7 @@ def _unsettled(facts: Facts) -> Iterator[Finding]:
         lack = _lack(facts, place, leader)
         count = leader.head.offset - leader.commit
         what = "transaction" if place.topic.is_tables else "write"
-        silent = [node for node, why in lack.missing if why == "does not answer"]
+        silent = [node for node, why in lack.missing if why == NO_ANSWER]
         do = start_again(silent) if silent else "see why the other copies do not confirm it"
         commands = [START_COMMAND] * bool(silent) + [f"quorate topic describe {place.name}"]
         if place.topic.is_tables and place.topic.replication == "confirm":
@@ -424,7 +400,7 @@ def _changes(facts: Facts) -> Iterator[Finding]:
     alike: dict[_Waits, list[Place]] = {}
     for place in facts.partitions():
         topic, number = place.topic, place.number
-        if number in topic.changes:
+        if number in topic.changes and place.name not in facts.lost_for_good:
             wanted = [member.node for member in topic.wanted(number)]
             away = tuple(sorted(node for node in wanted if node not in facts.statuses))
             waits = _Waits(away, stands_still(facts.image, topic, number))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from quorate.cli import say
+from quorate.cli.copies_there import Statuses, lost_for_good, missing_copy
 from quorate.cli.orders import (
     LOOK_EVERY_S,
     NOBODY_LEADS,
@@ -24,15 +25,13 @@ from quorate.cli.wrong import WrongUsage
 from quorate.core.entry import Member, partition_of
 from quorate.machine.cluster import MOVING_RATE, moving_rate
 from quorate.machine.metadata import METADATA, Topic
-from quorate.node.requests import Image, ReplicaStatus, Status
+from quorate.node.requests import Image, ReplicaStatus
 
 TELL_AGAIN_S = 15.0
 LET_THEM_GO_ON = f"quorate cluster alter --reset {MOVING_RATE}"
 STAND_STILL = (
     f"copies that are being made stand still, as {MOVING_RATE} is 0; `{LET_THEM_GO_ON}` lets them go on"
 )
-
-Statuses = dict[int, Status]
 
 
 class Teller:
@@ -136,23 +135,13 @@ def expect_majorities(image: Image, partitions: Iterable[tuple[Topic, int]], sta
 
 def why_never_led(image: Image, topic: Topic, number: int, statuses: Statuses) -> str:
     """Empty unless too many of the copies that count are lost."""
-    lost = lost_nodes(image, topic, number)
-    count = len(topic.ensembles[number])
-    if count - len(lost) > count // 2 or leader_status(statuses, partition_of(topic.id, number)) is not None:
+    lost = lost_for_good(image, topic, number, statuses)
+    if lost is None:
         return ""
-    disks = f"the disk of its copy on node {lost[0]} is lost"
-    if len(lost) > 1:
-        disks = f"the disks of its copies on nodes {listed(lost)} are lost"
     return (
-        f"{topic.name}/{number}: {disks}, {len(lost)} of {count}: without a majority nobody can lead it, and its "
-        f"copies cannot be changed; `quorate topic delete {topic.name}` gives it up, with what the others hold"
+        f"{topic.name}/{number}: {lost.why}, and its copies cannot be changed; "
+        f"`quorate topic delete {topic.name}` gives it up, with what the others hold"
     )
-
-
-def lost_nodes(image: Image, topic: Topic, number: int) -> list[int]:
-    """Those whose copies count, and were on disks that are gone."""
-    nodes = [member.node for member in topic.ensembles[number]]
-    return [node for node in nodes if (topic.name, number, node) in image.lost_now]
 
 
 # ---- in words ----
@@ -209,10 +198,3 @@ def _behind(leader: ReplicaStatus, node: int, statuses: Statuses) -> str:
 def is_unheard(leader: ReplicaStatus, node: int) -> bool:
     """Whether nothing is known of that copy since its leader came to lead, or since it was made."""
     return leader.lags.get(node, 0) > leader.head.offset
-
-
-def missing_copy(image: Image, statuses: Statuses, topic: Topic, number: int, node: int) -> str:
-    """Why a copy is not there though it counts; empty if it is there."""
-    if any((topic.name, number, node) in lost for lost in (image.lost, image.lost_now)):
-        return "disk lost"
-    return "" if node in statuses else "does not answer"

@@ -88,9 +88,10 @@ def _title(topic: Topic) -> str:
 
 
 def _row(seen: Found, topic: Topic, number: int) -> tuple[str, ...]:
-    from quorate.cli.how_far import is_unheard, missing_copy
+    from quorate.cli.copies_there import counting, missing_copy
+    from quorate.cli.how_far import is_unheard
     from quorate.cli.orders import listed
-    from quorate.cli.topic_view import counting, preferred_first
+    from quorate.cli.topic_view import preferred_first
     from quorate.core.entry import partition_of
 
     partition = partition_of(topic.id, number)

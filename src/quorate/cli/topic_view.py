@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
-from quorate.cli.how_far import is_unheard, missing_copy
-from quorate.core.entry import Member, Partition, partition_of
-from quorate.core.isr import PartitionState
+from quorate.cli.copies_there import counting, missing_copy
+from quorate.cli.how_far import is_unheard
+from quorate.core.entry import Partition, partition_of
 from quorate.machine.metadata import Topic
-from quorate.machine.shards import Stored
 from quorate.node.requests import Image, ReplicaStatus, Status
 
 UP = "up"
@@ -135,13 +134,3 @@ def preferred_first(topic: Topic, number: int, nodes: Iterable[int]) -> list[int
     """In the order of the partition's list; who counts and is not in there, or not yet, comes last."""
     order = [member.node for member in topic.ensembles[number]]
     return sorted(nodes, key=lambda node: (order.index(node) if node in order else len(order), node))
-
-
-def counting(
-    topic: Topic, number: int, leader: ReplicaStatus | None, stored: Stored | None
-) -> tuple[Member, ...]:
-    """Who counts: by what is stored, where somebody oversees it; else as its leader says, or as was settled."""
-    if stored is not None:
-        shard = stored.shard
-        return shard.replicas if isinstance(shard, PartitionState) else shard.ensemble
-    return leader.membership.ensemble if leader is not None else topic.ensembles[number]

@@ -128,8 +128,9 @@ def test_partitions_that_somebody_should_look_after_are_named() -> None:
 def test_copies_on_disks_that_are_lost_are_away_though_their_node_answers(protocol: str) -> None:
     topic = topic_of(protocol)
     leader = copy_of(1, "leader", protocol=protocol, in_sync=(1, 2, 3))
-    all_there = {1: leader, 2: copy_of(2, protocol=protocol), 3: Status(3, (), 0, ())}
+    all_there = {1: leader, 2: copy_of(2, protocol=protocol), 3: copy_of(3, protocol=protocol)}
     assert _troubles(_partitions(Found(image_of(topic), all_there))) == []
+    all_there[3] = Status(3, (), 0, ())
     for lost in ("lost", "lost_now"):
         image = msgspec.structs.replace(image_of(topic), **{lost: (("t", 0, 3),)})
         assert _troubles(_partitions(Found(image, all_there))) == ["copies are away, or out of sync, of t/0"]
