@@ -17,7 +17,7 @@ from quorate.cli.how_far import LET_THEM_GO_ON, STAND_STILL
 from quorate.cli.topic_copies import is_under_way
 from quorate.cli.topic_view import Found
 from quorate.core.entry import Member, Partition, partition_of
-from quorate.machine.metadata import METADATA, NodeInfo, Topic
+from quorate.machine.metadata import METADATA, METADATA_TOPIC, NodeInfo, Topic
 from quorate.node.health import Health
 from quorate.node.requests import Image, Status
 
@@ -171,6 +171,11 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
             return False
         return not self.earlier or self.found_earlier.leader(place.partition) is None
 
+    def places(self) -> list[Place]:
+        """Every log: those of partitions, and the metadata group's, of which every node has a copy."""
+        members = tuple(Member(node, info.incarnation) for node, info in sorted(self.infos.items()))
+        return [*self.partitions(), Place(Topic(THE_METADATA_GROUP, METADATA_TOPIC, "raft", (members,)), 0)]
+
     def partitions(self) -> list[Place]:
         return [Place(topic, number) for topic in self.image.topics for number in range(len(topic.ensembles))]
 
@@ -181,11 +186,25 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return f"{self.topic.name}/{self.number}"
+        return THE_METADATA_GROUP if self.is_metadata else f"{self.topic.name}/{self.number}"
 
     @property
     def partition(self) -> Partition:
         return partition_of(self.topic.id, self.number)
+
+    @property
+    def is_metadata(self) -> bool:
+        return self.topic.id == METADATA_TOPIC
+
+    @property
+    def look(self) -> str:
+        """The command that shows its copies."""
+        return "quorate cluster status" if self.is_metadata else f"quorate topic describe {self.name}"
+
+
+def partitions_of(places: Iterable[Place]) -> tuple[str, ...]:
+    """Their names, but the metadata group's, which is no topic's."""
+    return tuple(place.name for place in places if not place.is_metadata)
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -34,6 +34,7 @@ from quorate.cli.doctor_facts import (
     how_it_goes_on,
     named,
     nodes_named,
+    partitions_of,
     start_again,
 )
 from quorate.cli.doctor_nodes import START_COMMAND
@@ -61,7 +62,9 @@ def partition_findings(facts: Facts) -> Iterator[Finding]:
 
 
 def _counting(facts: Facts, place: Place) -> tuple[int, ...]:
-    """The nodes whose copies count."""
+    """The nodes whose copies count; of the metadata group also of those that only follow, as they mend others."""
+    if place.is_metadata:
+        return tuple(sorted(facts.infos))
     leader, stored = facts.found.leader(place.partition), facts.image.stored.get(place.partition)
     return tuple(member.node for member in counting(place.topic, place.number, leader, stored))
 
@@ -203,31 +206,25 @@ def _copies_away(lack: _Lack, names: Sequence[str]) -> Finding:
 def _behind(facts: Facts) -> Iterator[Finding]:
     if not facts.earlier:
         return
-    found: dict[int, list[tuple[str, int]]] = {}
-    places = [(THE_METADATA_GROUP, METADATA, tuple(sorted(facts.infos)))]
-    for place in facts.partitions():
-        # What was on a lost disk does not catch up: it is away until somebody replaces it.
-        there = tuple(node for node in _counting(facts, place) if not facts.is_lost(place, node))
-        places.append((place.name, place.partition, there))
-    for name, partition, nodes in places:
-        for node in nodes:
-            if lag := _lasting_lag(facts, partition, node):
-                found.setdefault(node, []).append((name, lag))
+    found: dict[int, list[tuple[Place, int]]] = {}
+    for place in facts.places():
+        for node in _counting(facts, place):
+            # What was on a lost disk does not catch up: it is away until somebody replaces it.
+            if not facts.is_lost(place, node) and (lag := _lasting_lag(facts, place.partition, node)):
+                found.setdefault(node, []).append((place, lag))
     for node, lags in sorted(found.items()):
-        names = [name for name, _ in lags]
+        places = [place for place, _ in lags]
         most = max(lag for _, lag in lags)
         yield Finding(
             "copy-behind",
             WARNING,
             f"node {node}",
-            f"its copies of {named(names)} do not keep up: {most:,} offsets behind where that is most. It "
-            "takes over from nobody, and what is written rests on the others",
+            f"its copies of {named([place.name for place in places])} do not keep up: {most:,} offsets behind "
+            "where that is most. It takes over from nobody, and what is written rests on the others",
             "see whether its disk or its processor is busy, or the network to it; it catches up by itself",
-            ("quorate cluster status",)
-            if names == [THE_METADATA_GROUP]
-            else (f"quorate topic describe {next(name for name in names if name != THE_METADATA_GROUP)}",),
+            (places[0].look,),
             nodes=(node,),
-            partitions=tuple(name for name in names if name != THE_METADATA_GROUP),
+            partitions=partitions_of(places),
         )
 
 
@@ -250,8 +247,8 @@ def _lasting_lag(facts: Facts, partition: Partition, node: int) -> int:
 
 
 def _damaged(facts: Facts) -> Iterator[Finding]:
-    damaged: dict[int, list[str]] = {}
-    for place in facts.partitions():
+    damaged: dict[int, list[Place]] = {}
+    for place in facts.places():
         held = facts.found.held(place.partition)
         nodes = _counting(facts, place)
         nowhere = _in_all(_not_there(facts, place, [held[node] for node in nodes if node in held]))
@@ -260,23 +257,18 @@ def _damaged(facts: Facts) -> Iterator[Finding]:
             continue
         for node, replica in sorted(held.items()):
             if replica.faulty:
-                damaged.setdefault(node, []).append(place.name)
-    for node, status in sorted(facts.statuses.items()):
-        if any(replica.partition == METADATA and replica.faulty for replica in status.replicas):
-            damaged.setdefault(node, []).append(THE_METADATA_GROUP)
-    for node, names in sorted(damaged.items()):
+                damaged.setdefault(node, []).append(place)
+    for node, places in sorted(damaged.items()):
         yield Finding(
             "copy-damaged",
             WARNING,
             f"node {node}",
-            f"something of {named(names)} cannot be read on its disk. Other copies have it: it is fetched "
-            "from there, and nobody reads it here meanwhile",
+            f"something of {named([place.name for place in places])} cannot be read on its disk. Other copies "
+            "have it: it is fetched from there, and nobody reads it here meanwhile",
             "wait until it is mended; and look after that disk: what damaged it may do so again",
-            (f"quorate topic describe {names[0]}",)
-            if names[0] != THE_METADATA_GROUP
-            else ("quorate cluster status",),
+            (places[0].look,),
             nodes=(node,),
-            partitions=tuple(name for name in names if name != THE_METADATA_GROUP),
+            partitions=partitions_of(places),
         )
 
 
@@ -284,6 +276,11 @@ def _damaged_everywhere(place: Place, ranges: Ranges, away: tuple[int, ...]) -> 
     said = named([f"{first}..{last}" for first, last in ranges])
     if away:
         do = f"{start_again(away)}: {does(away, 'its copy', 'their copies')} may have it"
+    elif place.is_metadata:
+        do = (
+            "where a disk was set aside, put that back; else save the topics that can be read (`quorate backup "
+            "create`), and restore them in a new cluster"
+        )
     else:
         do = (
             "restore it from a backup, or, where a disk was set aside, put that back; what is lost is never "
@@ -295,9 +292,9 @@ def _damaged_everywhere(place: Place, ranges: Ranges, away: tuple[int, ...]) -> 
         place.name,
         f"offsets {said} cannot be read on any copy that is there: whoever reads there gets no further",
         do,
-        (*([START_COMMAND] if away else []), f"quorate topic describe {place.name}"),
+        (*([START_COMMAND] if away else []), place.look),
         nodes=away,
-        partitions=(place.name,),
+        partitions=partitions_of([place]),
     )
 
 
@@ -329,27 +326,39 @@ def _in_all(copies: Sequence[Ranges]) -> Ranges:
 
 
 def _stuck(facts: Facts) -> Iterator[Finding]:
-    for place in facts.partitions():
+    for place in facts.places():
         for node, replica in sorted(facts.found.held(place.partition).items()):
             if not replica.halted:
                 continue
             leads = replica.role == "leader"
+            do, commands = _gets_on(facts, place, replica, node)
             yield Finding(
                 "copy-stuck",
                 CRITICAL if leads else WARNING,
                 f"{place.name} on node {node}",
                 f"what is settled there cannot be applied: {replica.halted}. Nothing behind it is read from "
                 "this copy" + (", and it leads" if leads else ""),
-                "let another lead, if it leads; compare this node's version with the others'; then make the "
-                "copy anew",
-                (
-                    *([f"quorate topic transfer {place.name}"] if leads else []),
-                    f"quorate topic remove {place.name} --node {node}",
-                    f"quorate topic add {place.name} --node {node}",
-                ),
+                "let another lead, if it leads; compare this node's version with the others'; " + do,
+                commands,
                 nodes=(node,),
-                partitions=(place.name,),
+                partitions=partitions_of([place]),
             )
+
+
+def _gets_on(facts: Facts, place: Place, replica: ReplicaStatus, node: int) -> tuple[str, tuple[str, ...]]:
+    """What gets such a copy on, and the commands."""
+    leads = replica.role == "leader"
+    if not place.is_metadata:
+        transfer = [f"quorate topic transfer {place.name}"] if leads else []
+        again = (f"quorate topic {verb} {place.name} --node {node}" for verb in ("remove", "add"))
+        return "then make the copy anew", (*transfer, *again)
+    heirs = [
+        member.node
+        for member in facts.voters()
+        if (other := facts.found.held(METADATA).get(member.node)) is not None and not other.halted
+    ]
+    transfer = [f"quorate cluster transfer --to {heir}" for heir in heirs[:1] if leads]
+    return "then start it with a version that knows it", (*transfer, place.look)
 
 
 # ---- what is not settled ----
