@@ -90,15 +90,19 @@ def _voter_instead(facts: Facts, away: tuple[int, ...]) -> tuple[str, ...]:
 
 def _silent(facts: Facts) -> Iterator[Finding]:
     for node in facts.silent_nodes:
-        copies = [
-            place.name
-            for place in facts.partitions()
-            if any(member.node == node for member in place.topic.ensembles[place.number])
-        ]
-        votes = any(member.node == node for member in facts.voters())
+        copies, to_come = [], []
+        for place in facts.partitions():
+            topic, number = place.topic, place.number
+            if any(member.node == node for member in topic.ensembles[number]):
+                copies.append(place.name)
+            elif any(member.node == node for member in topic.holders(number)):
+                to_come.append(place.name)
+        votes = any(member.node == node for member in (*facts.voters(), *facts.wanted_voters()))
         why = facts.silent.get(node, "")
         holds = f"It holds {say.counted(len(copies), 'copy', 'copies')}"
-        if copies or votes:
+        if to_come:
+            holds += f", and is, or was, to hold {len(to_come)} more"
+        if copies or to_come or votes:
             do = (
                 f"{start_again((node,))}. If its disk is as it was, nothing else is needed; if that is lost, make "
                 "its directory anew first (`quorate format … --replaces`); if the node is gone for good, another "
@@ -118,7 +122,7 @@ def _silent(facts: Facts) -> Iterator[Finding]:
             do,
             commands,
             nodes=(node,),
-            partitions=tuple(copies),
+            partitions=(*copies, *to_come),
         )
 
 

@@ -17,6 +17,7 @@ from quorate.cli.doctor_facts import (
     nodes_named,
     start_again,
 )
+from quorate.cli.moving import nodes_of
 from quorate.core.quorum import majority
 from quorate.machine.cluster import drained_nodes
 from quorate.machine.compactions import Compaction
@@ -36,7 +37,7 @@ from quorate.storage.settings import StoreSettings
 
 REPLICATION = "quorate.replication"
 SEGMENT_BYTES_LEAST = 16 << 10
-VOTERS_WANTED = 3
+VOTERS_WANTED = COPIES_WANTED = 3
 COMPACTION_PATIENCE_MS = 600_000
 
 
@@ -55,12 +56,14 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     alike: dict[int, list[Place]] = {}
     for place in facts.partitions():
         alike.setdefault(len(place.topic.wanted(place.number)), []).append(place)
+    takes = sorted(nodes_of(facts.image, facts.statuses).takes)
+    wanted = min(COPIES_WANTED, len(takes))
     for count, identity in ((1, "one-copy"), (2, "two-copies")):
         places = alike.get(count, [])
         if not places:
             continue
         names = tuple(dict.fromkeys(place.topic.name for place in places))
-        commands = [command for name in names for command in _more_copies(facts, name, count)]
+        commands = tuple(dict.fromkeys(_copied_by(place, takes, wanted) for place in places))
         what = "a lost disk loses everything, and nothing is written or read while that node is away"
         if count == 2:
             what = "nothing can be written while either node is away"
@@ -70,28 +73,12 @@ def _copies(facts: Facts) -> Iterator[Finding]:
             WARNING if is_bad else NOTE,
             named(names),
             f"{'a single copy' if count == 1 else 'two copies'}: {what}",
-            "let three nodes copy it"
-            if commands
-            else f"three nodes are needed to have three copies: {_more_nodes(facts)}",
-            tuple(commands),
+            f"let {'three' if wanted == COPIES_WANTED else 'two'} nodes copy it"
+            if wanted > count
+            else f"three copies need three nodes that answer and are not drained: {_more_nodes(facts)}",
+            commands if wanted > count else (),
             partitions=tuple(place.name for place in places),
         )
-
-
-def _more_copies(facts: Facts, name: str, count: int) -> list[str]:
-    """What gives three copies to each of its partitions that has so many; none: there are no more nodes."""
-    places = [place for place in facts.partitions() if place.topic.name == name]
-    held = [_nodes(place) for place in places]
-    if all(set(nodes) == set(held[0]) for nodes in held):
-        free = _free(facts, held[0], count)
-        return [f"quorate topic add {name} --node {free}"] if free else []
-    drained = drained_nodes(facts.image.cluster.config, facts.image.lives)
-    most = min(VOTERS_WANTED, len(set(facts.statuses).difference(drained)))
-    if max(map(len, held)) <= most:  # A node that lacks one partition may have another.
-        return [f"quorate topic alter {name} --replicas {most}"] if most > count else []
-    few = [(place, nodes) for place, nodes in zip(places, held, strict=True) if len(nodes) == count]
-    found = [(place.name, _free(facts, nodes, count)) for place, nodes in few]
-    return [f"quorate topic add {name} --node {free}" for name, free in found if free]
 
 
 def _more_nodes(facts: Facts) -> str:
@@ -99,10 +86,14 @@ def _more_nodes(facts: Facts) -> str:
     return f"{start_again(facts.silent_nodes)}, or add nodes" if facts.silent_nodes else "add nodes"
 
 
-def _free(facts: Facts, held: Sequence[int], count: int) -> str:
-    """Nodes that answer and have no copy, as many as lack."""
-    free = sorted(set(facts.statuses).difference(held))
-    return ",".join(map(str, free[: VOTERS_WANTED - count]))
+def _copied_by(place: Place, takes: Sequence[int], wanted: int) -> str:
+    """The command that gives it so many copies, and takes none from other partitions of its topic."""
+    topic = place.topic
+    if max(len(topic.wanted(number)) for number in range(len(topic.ensembles))) <= wanted:
+        return f"quorate topic alter {topic.name} --replicas {wanted}"
+    held = _nodes(place)
+    free = [node for node in takes if node not in held][: wanted - len(held)]
+    return f"quorate topic add {place.name} --node {','.join(map(str, free))}"
 
 
 def _in_sync(facts: Facts) -> Iterator[Finding]:
@@ -326,7 +317,9 @@ def _voters(facts: Facts) -> Iterator[Finding]:
         )
     elif count % 2 == 0:
         leader = facts.statuses[min(facts.statuses)].metadata_leader if facts.statuses else 0
-        goes = next((node for node in sorted(voters, reverse=True) if node != leader), 0)
+        # With a live one gone, and a silent one left, fewer would be there to survive a loss.
+        silent_first = sorted(voters, key=lambda node: (node in facts.statuses, -node))
+        goes = next((node for node in silent_first if node != leader), 0)
         more = [f"quorate cluster add {spare[0]}"] if spare else []
         fewer = [f"quorate cluster remove {goes}"] if count > VOTERS_WANTED else []
         yield Finding(

@@ -498,7 +498,7 @@ def test_a_cluster_that_was_just_started_has_no_restarted_nodes() -> None:
 
 def test_copies_are_added_where_there_are_none() -> None:
     facts = with_topic(well(), ensembles=(TRIO[:1],))
-    assert found(facts)["one-copy"].commands == ("quorate topic add t --node 2,3",)
+    assert found(facts)["one-copy"].commands == ("quorate topic alter t --replicas 3",)
     on_its_way = with_topic(facts, changes={0: Change(TRIO, 8)})
     assert set(found(on_its_way)) == {"change-open"}, "what is ordered is not advised"
 
