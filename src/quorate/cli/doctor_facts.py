@@ -74,6 +74,8 @@ KINDS: dict[str, str] = {
     "two-copies": "a topic has two copies",
     "racks-unknown": "some nodes say where they stand, and others do not",
     "level-behind": "every node knows a newer feature level than the cluster goes by",
+    "moving-rate": "copies that are made are sent to slowly, or not at all, as a setting says",
+    "node-drained": "a node is to have no copies, and nothing moves any more",
     "change-open": "a change of copies or voters is under way",
     "node-restarted": "a node was started lately",
 }

@@ -1,4 +1,7 @@
-"""What is set so that it contradicts itself, or what somebody wanted: copies, racks, retention, votes."""
+"""What is set so that it contradicts itself, or what somebody wanted: copies, racks, retention, votes.
+
+And what was set for a while, and stays.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from quorate.cli.doctor_facts import (
     nodes_named,
     start_again,
 )
+from quorate.cli.how_far import LET_THEM_GO_ON, waits_for_copies
 from quorate.cli.moving import nodes_of
 from quorate.core.quorum import majority
-from quorate.machine.cluster import drained_nodes
+from quorate.machine.cluster import MOVING_RATE, drained_nodes, moving_rate
 from quorate.machine.compactions import Compaction
 from quorate.machine.purpose import TOPIC
 from quorate.machine.turning import MIN_ISR, min_isr
@@ -49,6 +53,8 @@ def setting_findings(facts: Facts) -> Iterator[Finding]:
     yield from _compaction(facts)
     yield from _racks(facts)
     yield from _voters(facts)
+    yield from _rate(facts)
+    yield from _drained(facts)
 
 
 def _copies(facts: Facts) -> Iterator[Finding]:
@@ -332,4 +338,64 @@ def _voters(facts: Facts) -> Iterator[Finding]:
             + ("" if more or fewer else ": a third node is needed for the loss of one to be survived"),
             tuple((more or fewer)[:1]),
             nodes=tuple(sorted(voters)),
+        )
+
+
+# ---- what was set for a while, and stays ----
+
+
+def _rate(facts: Facts) -> Iterator[Finding]:
+    """Where a change stands still for it, that change says so."""
+    rate = moving_rate(facts.image.cluster.config)
+    waiting = [
+        place
+        for place in facts.partitions()
+        if waits_for_copies(place.topic, place.number) and place.name not in facts.lost_for_good
+    ]
+    if rate < 0 or bool(waiting) == (rate == 0):
+        return
+    what = "no copy that is made, or made anew, gets anything: whatever is ordered to move stands still"
+    if rate:
+        what = (
+            f"each node sends no more than {say.bytes_count(rate)}/s to copies that are being made, as of "
+            f"{named([place.name for place in waiting])}: if clients write as fast, they never catch up"
+        )
+    yield Finding(
+        "moving-rate",
+        NOTE,
+        "copies that are made",
+        f"{MOVING_RATE} is {rate}: {what}",
+        "if that was for a while, let there be no limit any more",
+        (LET_THEM_GO_ON,),
+        partitions=tuple(place.name for place in waiting),
+    )
+
+
+def _drained(facts: Facts) -> Iterator[Finding]:
+    """While its copies go elsewhere nothing has been forgotten."""
+    for node in drained_nodes(facts.image.cluster.config, facts.image.lives):
+        stay, go = [], []
+        for place in facts.partitions():
+            if node in _nodes(place):
+                stay.append(place.name)
+            elif any(member.node == node for member in place.topic.holders(place.number)):
+                go.append(place.name)
+        if go:
+            continue
+        undo = f"quorate cluster drain {node} --undo"
+        what, do = "it has none", "let it have copies again, or, if it is to go, take it away"
+        commands: tuple[str, ...] = (undo, f"quorate cluster decommission {node}")
+        if stay:
+            what = f"nobody moves {say.counted(len(stay), 'copy', 'copies')} off it"
+            do = "let that go on, or let it have copies again"
+            commands = (f"quorate cluster drain {node}", undo)
+        yield Finding(
+            "node-drained",
+            NOTE,
+            f"node {node}",
+            f"it is to have no copies (`quorate cluster drain`), and {what}; new topics are put on others",
+            do,
+            commands,
+            nodes=(node,),
+            partitions=tuple(stay),
         )

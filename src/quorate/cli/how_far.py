@@ -119,8 +119,12 @@ async def until_voters_stay(orders: Orders, timeout_s: float) -> None:
 
 def stands_still(image: Image, topic: Topic, number: int) -> bool:
     """Whether a change waits for a copy that nobody is allowed to send to."""
-    is_made = not set(topic.wanted(number)).difference(topic.ensembles[number])
-    return number in topic.changes and not is_made and moving_rate(image.cluster.config) == 0
+    return waits_for_copies(topic, number) and moving_rate(image.cluster.config) == 0
+
+
+def waits_for_copies(topic: Topic, number: int) -> bool:
+    """Whether a change is open that takes copies which do not count yet."""
+    return bool(set(topic.wanted(number)).difference(topic.ensembles[number]))
 
 
 # ---- what can never come about ----

@@ -159,6 +159,10 @@ def a_group_of_tables(facts: Facts) -> Facts:
     return with_topic(facts, replication="confirm", config={"quorate.kind": "tables"})
 
 
+def drained(facts: Facts, node: int) -> Facts:
+    return with_image(facts, cluster=Cluster(2, {f"quorate.node.{node}.drained": "30"}), lives={node: 30})
+
+
 # --- what can be wrong ---
 
 
@@ -264,6 +268,8 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "two-copies": (NOTE, lambda facts: with_topic(facts, ensembles=(TRIO[:2],))),
     "racks-unknown": (NOTE, lambda facts: with_racks(facts, {1: "a", 2: "b"})),
     "level-behind": (NOTE, lambda facts: with_image(facts, cluster=Cluster(level=1))),
+    "moving-rate": (NOTE, lambda facts: with_image(facts, cluster=Cluster(2, {"quorate.moving.rate": "0"}))),
+    "node-drained": (NOTE, lambda facts: drained(with_fourth_node(facts), 4)),
     "change-open": (
         NOTE,
         lambda facts: with_topic(with_fourth_node(facts), changes={0: Change((*TRIO, Member(4, 1)), 8)}),

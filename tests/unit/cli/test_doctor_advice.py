@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from quorate.cli.doctor import diagnosed
+from quorate.cli.doctor_facts import NOTE, Facts
 from quorate.core.entry import Member, Membership, Wanted
 from quorate.machine.changing import Change
 from quorate.machine.cluster import Cluster, drained_setting
 from quorate.machine.metadata import METADATA
 from tests.unit.cli.test_doctor import (
     TRIO,
+    drained,
     found,
     well,
     with_copy,
@@ -70,3 +73,44 @@ def test_a_silent_node_that_is_to_have_something_cannot_be_forgotten() -> None:
     to_vote = found(with_copy(silent, 1, METADATA, membership=wanted))["node-silent"]
     assert not any("forget" in command for command in to_vote.commands)
     assert "quorate cluster forget 4" in found(silent)["node-silent"].commands
+
+
+# ---- what was set for a while, and forgotten ----
+
+
+def with_rate(facts: Facts, rate: int) -> Facts:
+    return with_image(facts, cluster=Cluster(2, {"quorate.moving.rate": str(rate)}))
+
+
+def test_a_rate_of_nothing_is_told_before_anything_waits_for_it() -> None:
+    finding = found(with_rate(well(), 0))["moving-rate"]
+    assert finding.severity == NOTE
+    assert finding.commands == ("quorate cluster alter --reset quorate.moving.rate",)
+    moving = with_topic(with_fourth_node(with_rate(well(), 0)), changes={0: Change((*TRIO, FOUR), 8)})
+    assert "moving-rate" not in found(moving), "the change that waits for it says so"
+
+
+def test_a_rate_is_told_while_copies_wait_for_it() -> None:
+    paced = with_rate(with_fourth_node(well()), 1 << 20)
+    assert diagnosed(paced) == [], "nothing waits"
+    moving = found(with_topic(paced, changes={0: Change((*TRIO, FOUR), 8)}))
+    assert "1 MiB/s" in moving["moving-rate"].what
+    assert moving["moving-rate"].partitions == ("t/0",)
+    fewer = found(with_topic(paced, changes={0: Change(TRIO[:2], 8)}))
+    assert "moving-rate" not in fewer, "nothing is sent"
+
+
+def test_a_node_that_is_drained_and_has_nothing_left_is_told() -> None:
+    finding = found(drained(with_fourth_node(well()), 4))["node-drained"]
+    assert (finding.severity, finding.nodes) == (NOTE, (4,))
+    assert finding.commands == ("quorate cluster drain 4 --undo", "quorate cluster decommission 4")
+
+
+def test_a_drain_that_came_to_a_halt_is_told_and_one_that_goes_on_is_not() -> None:
+    facts = drained(with_fourth_node(well()), 3)
+    finding = found(facts)["node-drained"]
+    assert "1 copy" in finding.what
+    assert finding.commands == ("quorate cluster drain 3", "quorate cluster drain 3 --undo")
+    assert finding.partitions == ("t/0",)
+    going = with_topic(facts, changes={0: Change((*TRIO[:2], FOUR), 8)})
+    assert set(found(going)) == {"change-open"}
