@@ -34,7 +34,7 @@ import pytest
 from quorate.bench.cluster_processes import START_TIMEOUT_S
 from quorate.client import AsyncTableGroup, ClientError
 from quorate.core.entry import Partition, partition_of
-from quorate.machine.metadata import REPLICATIONS
+from quorate.machine.metadata import OPERATED, REPLICATIONS
 from quorate.node.client import BadRequest, NotDone, OutcomeUnknown
 from tests.cluster.fault_support import transferred_in, written_to
 from tests.cluster.growing import held_by
@@ -48,8 +48,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.proof]
 HANDING_OVER = ("as it is ordered", "while the heir catches up", "as the heir leads")
 MORE_COUNT = 60
 """Acknowledged of each topic between two kills."""
-OPERATED = "coordinated"
-"""Its operator chooses who leads."""
 PROMOTED = "confirm"
 """Its leaders are promoted and demoted; those of the others hand over."""
 ORDER_TIMEOUT_S = 5.0

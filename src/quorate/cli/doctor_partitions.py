@@ -108,7 +108,7 @@ def _nobody_leads(facts: Facts, away: tuple[int, ...], places: Sequence[Place]) 
         why = "all nodes with copies answer"
         do = "look again in a moment; if it stays so, see whether these nodes hear each other, and what they say"
         best = _furthest(facts, first)
-        if first.topic.is_tables and first.topic.replication == "confirm" and best:
+        if first.topic.is_tables and first.topic.protocol(first.number) == "confirm" and best:
             do += "; where leaders change by order only (`confirm.automatic = false`), promote one"
             commands += (f"quorate table promote {first.topic.name} --node {best}",)
     return Finding(
@@ -376,7 +376,7 @@ def _unsettled(facts: Facts) -> Iterator[Finding]:
         silent = [node for node, why in lack.missing if why == NO_ANSWER]
         do = start_again(silent) if silent else "see why the other copies do not confirm it"
         commands = [START_COMMAND] * bool(silent) + [f"quorate topic describe {place.name}"]
-        if place.topic.is_tables and place.topic.replication == "confirm":
+        if place.topic.is_tables and place.topic.protocol(place.number) == "confirm":
             do += "; or give up what waits, which loses it: its clients were never told that it is done"
             commands.append(
                 f"quorate table promote {place.topic.name} --node {leader.me.node} --roll-back",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from quorate.cli.moving import OPERATED
 from quorate.cli.orders import Orders, leader_status
 from quorate.cli.wrong import NotYet, WrongUsage
 from quorate.core.entry import partition_of
@@ -30,7 +29,7 @@ async def elect(orders: Orders, partitions: Iterable[tuple[Topic, int]]) -> Elec
         leader = leader_status(statuses, partition)
         if leader is not None:
             leads[where] = leader.me.node
-        if topic.replication == OPERATED or (leader is not None and leader.me.node == preferred):
+        if topic.is_operated(number) or (leader is not None and leader.me.node == preferred):
             continue
         if preferred not in statuses:
             failed.append(f"{name}: node {preferred} is preferred, and does not answer")

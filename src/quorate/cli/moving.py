@@ -25,8 +25,6 @@ UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10
 RATE_MAX = 1 << 50
 TOLD_EVERY = 20
 """So many orders are given between two lines about it."""
-OPERATED = "coordinated"
-"""Of these topics an operator says who leads, by what is in their logs."""
 
 
 # ---- what is known ----
@@ -48,8 +46,14 @@ def nodes_of(image: Image, statuses: Collection[int], *, leaves: Iterable[int] =
     return Nodes(racks, [node for node in racks if node in statuses and node not in goes], goes)
 
 
-def operated(image: Image) -> set[str]:
-    return {topic.name for topic in image.topics if topic.replication == OPERATED}
+def operated(image: Image) -> set[Where]:
+    """Partitions of which an operator says who leads."""
+    return {
+        (topic.name, number)
+        for topic in image.topics
+        for number in range(len(topic.ensembles))
+        if topic.is_operated(number)
+    }
 
 
 def expect_disks(image: Image, *, but: int = 0) -> None:

@@ -83,7 +83,6 @@ REPLACE_EPILOG = f"""\b
 quorate topic replace events --node 3 --with 4
 quorate topic replace events --node 3     the same node, after its disk was lost
 {WAITING}"""
-OPERATED = "coordinated"
 CHOSEN = "an operator chooses who leads {name}, by what is in its copies' logs; {instead}"
 PARTITION_DIGITS_MAX = 9
 FEW = {
@@ -127,7 +126,7 @@ def transfer(
             nodes = [member.node for member in topic.ensembles[number]]
             if to is not None and to not in nodes:
                 raise Copies(f"{topic.name}/{number}", nodes, is_open=False).has_none(to)
-            if to is not None and topic.replication == OPERATED:
+            if to is not None and topic.is_operated(number):
                 raise WrongUsage(CHOSEN.format(name=topic.name, instead="leave --to out to let another lead"))
         orders.advise(again=f"quorate topic transfer {target}" + (f" --to {to}" if to is not None else ""))
         statuses = await orders.statuses()

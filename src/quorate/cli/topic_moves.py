@@ -8,7 +8,7 @@ import typer
 
 from quorate.cli import say
 from quorate.cli.options import SERVERS, WAIT_S, Json, NoWait, Servers, Timeout
-from quorate.cli.topic_copies import CHOSEN, FEW, OPERATED, Target, found
+from quorate.cli.topic_copies import CHOSEN, FEW, Target, found
 from quorate.cli.wrong import NotYet, WrongUsage
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def elect(target: Target, servers: Servers = SERVERS, json: Json = False) -> Non
 
     async def work(orders: Orders) -> tuple[str, list[int], Elected]:
         topic, numbers = await found(orders, target)
-        if topic.replication == OPERATED:
+        if all(map(topic.is_operated, numbers)):
             instead = f"nobody is preferred; `quorate topic transfer {target}` lets another lead"
             raise WrongUsage(CHOSEN.format(name=topic.name, instead=instead))
         orders.advise(again=f"quorate topic elect {target}")

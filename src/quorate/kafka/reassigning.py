@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 REGISTERED_TIMEOUT_S = 5.0
 ELECTIONS_COUNT_MAX = 16
 """At once."""
-OPERATED = "coordinated"
-"""The replication in which an operator chooses who leads, by what is in their logs."""
 
 
 class Election(IntEnum):
@@ -186,7 +184,7 @@ async def _elect(broker: Broker, name: str, number: int, kind: int, timeout_s: f
         raise Refused(ErrorCode.invalid_request, f"there is no election of kind {kind}")
     if leader == preferred:
         raise Refused(ErrorCode.election_not_needed, f"node {leader} leads already, and is preferred")
-    if topic.replication == OPERATED:
+    if topic.is_operated(number):
         why = "an operator chooses who leads, by what is in their logs: nobody is preferred"
         raise Refused(ErrorCode.election_not_needed, why)
     try:

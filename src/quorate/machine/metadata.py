@@ -56,7 +56,9 @@ REPLACED_KEPT_MAX = 1000
 """Replaced incarnations that are remembered of each node, the newest."""
 
 REPLICATIONS = turning.PROTOCOLS
-OVERSEEN = ("coordinated", "isr")
+OPERATED = "coordinated"
+"""The one in which an operator chooses who leads, by what is in the copies' logs: nobody is preferred."""
+OVERSEEN = (OPERATED, "isr")
 """Those in which somebody outside says who leads, and keeps that in `shards`."""
 
 
@@ -134,6 +136,9 @@ class Topic(msgspec.Struct, frozen=True):
 
     def is_overseen(self, number: int) -> bool:
         return self.protocol(number) in OVERSEEN
+
+    def is_operated(self, number: int) -> bool:
+        return self.protocol(number) == OPERATED
 
     def generation(self, number: int) -> int:
         """The turn that its copies are of; 0: there was none."""

@@ -51,16 +51,16 @@ def drained(layout: Layout, nodes: Nodes) -> Layout:
     return plan
 
 
-def rebalanced(layout: Layout, nodes: Nodes, *, chosen: Collection[str] = ()) -> Layout:
+def rebalanced(layout: Layout, nodes: Nodes, *, chosen: Collection[Where] = ()) -> Layout:
     """As even as single moves make it, by the fewest of them; raises NoPlace.
 
-    `chosen` are topics whose leaders are chosen by somebody else: who is preferred there does not matter.
+    `chosen` are partitions whose leaders are chosen by somebody else: who is preferred there does not matter.
     """
     plan = drained(layout, nodes)
     held = _held(plan)
     _spread_over_racks(plan, nodes, held)
     _even_out(plan, layout, nodes, held)
-    prefer_evenly({where: copies for where, copies in plan.items() if where[0] not in chosen}, nodes)
+    prefer_evenly({where: copies for where, copies in plan.items() if where not in chosen}, nodes)
     return plan
 
 

@@ -8,14 +8,16 @@ import msgspec
 import pytest
 
 from quorate.cli import moving, say
+from quorate.cli.electing import elect
 from quorate.cli.moving import parse_rate
 from quorate.cli.wrong import WrongUsage
-from quorate.core.entry import Member
+from quorate.core.entry import EntryId, Member, Partition
 from quorate.machine.changing import Change
 from quorate.machine.cluster import Cluster, drained_nodes, drained_setting
 from quorate.machine.metadata import NodeInfo, Topic
-from quorate.node.plans import Nodes, NoPlace, Where
-from quorate.node.requests import Image
+from quorate.machine.turning import Turned
+from quorate.node.plans import Nodes, NoPlace, Where, rebalanced
+from quorate.node.requests import Image, ReplicaStatus, Status
 
 ONE, TWO, THREE, FOUR = (Member(node, 1) for node in (1, 2, 3, 4))
 INFOS = tuple(NodeInfo(node, 1, "h", 9000 + node, rack="ab"[node % 2]) for node in (1, 2, 3, 4))
@@ -75,6 +77,46 @@ def test_plans_are_made_from_what_is_wanted() -> None:
     assert moving.open_changes(image, of=[("t", 1)]) == []
     assert moving.holding(image, 1) == [("t", 0), ("t", 1)], "it still counts in the first"
     assert moving.holding(image, 4) == [("t", 0)]
+
+
+HALF_TURNED = Topic(
+    "t",
+    bytes(16),
+    "coordinated",
+    ((ONE, TWO), (ONE, TWO)),
+    turned={1: Turned(1, "raft", EntryId(3, 99), 3, 1)},
+)
+"""On its way to raft: its first partition still has an operator."""
+
+
+def test_an_operator_is_a_partitions_own_while_its_topic_turns() -> None:
+    assert moving.operated(image_of(HALF_TURNED)) == {("t", 0)}
+    layout = {("t", number): [1, 2] for number in range(4)}
+    nodes = Nodes({1: "a", 2: "b"}, [1, 2])
+    plan = rebalanced(layout, nodes, chosen={("t", 0), ("t", 1)})
+    assert [plan["t", number] for number in (0, 1)] == [[1, 2], [1, 2]], "nobody is preferred there"
+    assert sorted(plan["t", number][0] for number in (2, 3)) == [1, 2]
+
+
+def test_leaders_are_handed_over_wherever_no_operator_chooses_them() -> None:
+    transferred = []
+
+    class Cluster:
+        async def statuses(self) -> dict[int, object]:
+            copies = [
+                ReplicaStatus(partition, "leader", 2, 3, EntryId(3, 9), 9, 0, TWO)
+                for partition in HALF_TURNED.partitions()
+            ]
+            return {1: Status(1, (), 0, ()), 2: Status(2, (), 0, tuple(copies))}
+
+        async def transfer(self, _: Partition, name: str, to: int) -> int:
+            transferred.append((name, to))
+            return to
+
+    both = [(HALF_TURNED, 0), (HALF_TURNED, 1)]
+    elected = asyncio.run(elect(Cluster(), both))  # type: ignore[arg-type]
+    assert transferred == [("t/1", 1)]
+    assert elected.leads == {("t", 0): 2, ("t", 1): 1}
 
 
 def test_who_is_drained_or_silent_gets_nothing_and_a_new_directory_is_somebody_else() -> None:
