@@ -282,7 +282,7 @@ def test_what_cannot_be_done_is_said_in_one_line(person: Person, servers: str, t
     for words, code, why in (
         (("create", "nothing", place), 2, "there is no topic 'nothing'"),
         (("create", "lines", "gs://x"), 2, "in a directory, or in s3://BUCKET/PREFIX"),
-        (("create", "lines", place, "--rate", "fast"), 2, "write bytes a second"),
+        (("create", "lines", place, "--rate", "fast"), 2, "write how much in a second"),
         (("restore", "line", place), 2, "there is no backup of 'line'; there are: lines"),
         (("restore", "lines", place), 2, "there is a topic 'lines' already"),
         (("restore", "lines", place, "--as", "x", "--replicas", "9"), 2, "there are 3 nodes"),

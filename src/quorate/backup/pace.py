@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from time import monotonic
 
-from quorate.backup.errors import BackupError
-
-_RATE = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?) ?(?P<unit>|[kKMG]i?)B?(?:/s)?")
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 BURST_S = 0.2
 """So much may go at once: pauses that are shorter than a system's clock tells are not worth it."""
 BIT_S = 0.05
 TELL_EVERY_S = 2.0
-
-
-class BadRate(BackupError):
-    """What was written is no rate."""
-
-
-def parse_rate(text: str) -> int:
-    """Bytes a second: `50MiB`, `50MB`, `800k`. Raises BadRate."""
-    match = _RATE.fullmatch(text.strip())
-    rate = 0
-    if match is not None:
-        unit = match["unit"].replace("K", "k")
-        rate = round(float(match["count"]) * _UNITS[unit])
-    if rate < 1:
-        raise BadRate(f"--rate {text!r}: write bytes a second, as in 50MiB or 800k")
-    return rate
 
 
 class Throttle:

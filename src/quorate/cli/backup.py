@@ -9,6 +9,7 @@ import typer
 
 from quorate.cli import say
 from quorate.cli.options import SERVERS, Json, Servers
+from quorate.cli.rates import UNLIMITED, parse_rate
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ Endpoint = Annotated[
     ),
 ]
 Rate = Annotated[
-    str | None, typer.Option(metavar="RATE", help="No more than so much a second, as in 50MiB or 800k.")
+    str | None,
+    typer.Option(metavar="RATE", help="No more than so much a second, as in 50MiB or 800k; off: no limit."),
 ]
 
 CREATE_EPILOG = """\b
@@ -79,12 +81,17 @@ def create(
     json: Json = False,
 ) -> None:
     """Save a topic or a group of tables, or what is new in it since the last time."""
-    from quorate.backup.pace import parse_rate
     from quorate.cli.backup_work import in_one_line, opened, save, stopping
 
     with in_one_line(), stopping() as is_stopped:
-        bytes_per_s = parse_rate(rate) if rate is not None else None
+        bytes_per_s = _paced(rate)
         save(opened(place, endpoint), servers, name, bytes_per_s, is_stopped, as_json=json)
+
+
+def _paced(rate: str | None) -> int | None:
+    """None: as fast as it goes."""
+    parsed = parse_rate(rate, "--rate", least=1) if rate is not None else UNLIMITED
+    return parsed if parsed != UNLIMITED else None
 
 
 def list_(place: Where, endpoint: Endpoint = "", json: Json = False) -> None:
@@ -229,11 +236,11 @@ def restore(
     """Restore a topic or a group of tables, to a new one of the same or another name."""
     from quorate.backup.checking import check
     from quorate.backup.manifest import TABLES, newest
-    from quorate.backup.pace import Progress, parse_rate
+    from quorate.backup.pace import Progress
     from quorate.cli.backup_work import Wanted, in_one_line, opened, restore_tables, restore_topic, stopping
 
     with in_one_line(), stopping() as is_stopped:
-        bytes_per_s = parse_rate(rate) if rate is not None else None
+        bytes_per_s = _paced(rate)
         where = opened(place, endpoint)
         manifest = newest(where, name)
         if not manifest.complete and not partial:

@@ -46,8 +46,8 @@ def alter(
     json: Json = False,
 ) -> None:
     """Set what new topics are by default, or raise the feature level. It is so when this ends."""
-    from quorate.cli.moving import parse_rate
     from quorate.cli.orders import carry_out, reached
+    from quorate.cli.rates import parse_rate
     from quorate.client.admin import alter_cluster
     from quorate.machine.cluster import MOVING_RATE
 

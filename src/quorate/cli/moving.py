@@ -6,13 +6,13 @@ was interrupted types the same command again, and it goes on where it was.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from quorate.cli import say
 from quorate.cli.how_far import expect_majorities, until_reached
 from quorate.cli.orders import STANDS, Orders, listed
+from quorate.cli.rates import parse_rate
 from quorate.cli.wrong import WrongUsage
 from quorate.machine.cluster import MOVING_RATE, AlterCluster, drained_nodes, moving_rate
 from quorate.machine.metadata import Topic
@@ -20,9 +20,6 @@ from quorate.node.placement import rack_of
 from quorate.node.plans import Layout, Nodes, NoPlace, Where, differences
 from quorate.node.requests import Image
 
-UNLIMITED = -1
-UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-RATE_MAX = 1 << 50
 TOLD_EVERY = 20
 """So many orders are given between two lines about it."""
 
@@ -183,26 +180,11 @@ def changing(image: Image, wheres: Collection[Where]) -> list[tuple[Topic, int]]
 # ---- how fast ----
 
 
-def parse_rate(text: str, option: str = "--throttle") -> int:
-    """`20MiB/s`, in bytes a second; `off`: -1."""
-    if text.strip().lower() in ("off", "none", "-1"):
-        return UNLIMITED
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)(?:/s)?\s*", text)
-    if found is None or found[2].upper() not in UNITS:
-        raise WrongUsage(
-            f"{option} {text!r}: write how much in a second, as in 20MiB/s or 500KiB/s, or off: no limit"
-        )
-    rate = int(float(found[1]) * UNITS[found[2].upper()])
-    if rate > RATE_MAX:
-        raise WrongUsage(f"{option} {text!r}: that is more than anybody can send; write off: no limit")
-    return rate
-
-
 async def throttle(orders: Orders, text: str | None) -> None:
     """Let nodes send to new copies as fast as this, and no faster; it stays so."""
     if text is None:
         return
-    rate = parse_rate(text)
+    rate = parse_rate(text, "--throttle")
     if moving_rate(orders.seen.cluster.config) != rate:
         await orders.settle(MOVING_RATE, AlterCluster({MOVING_RATE: None if rate < 0 else str(rate)}))
         how = "as fast as it goes" if rate < 0 else f"with at most {say.bytes_count(rate)}/s"

@@ -1,31 +1,10 @@
-"""Rates as a person writes them, and pauses that keep to them."""
+"""Pauses that keep to a rate."""
 
 from __future__ import annotations
 
 import pytest
 
-from quorate.backup.pace import BIT_S, BURST_S, BadRate, Throttle, in_bits, parse_rate, size_text
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"),
-    [
-        ("50MiB", 50 << 20),
-        ("50MB", 50_000_000),
-        ("800k", 800_000),
-        ("1.5KiB/s", 1536),
-        ("2 GiB", 2 << 30),
-        ("7", 7),
-    ],
-)
-def test_rates_are_read(text: str, rate: int) -> None:
-    assert parse_rate(text) == rate
-
-
-@pytest.mark.parametrize("text", ["", "0", "fast", "-1M", "1e9", "50 MiB per second", "0.1", "5T"])
-def test_what_is_no_rate_is_said(text: str) -> None:
-    with pytest.raises(BadRate, match="write bytes a second"):
-        parse_rate(text)
+from quorate.backup.pace import BIT_S, BURST_S, Throttle, in_bits, size_text
 
 
 def test_a_throttle_keeps_to_its_rate() -> None:

@@ -1,4 +1,4 @@
-"""What is said of many moves, and how fast they are to be."""
+"""What is said of many moves, and who leads after them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from quorate.cli import moving, say
 from quorate.cli.electing import elect
-from quorate.cli.moving import parse_rate
 from quorate.cli.wrong import WrongUsage
 from quorate.core.entry import EntryId, Member, Partition
 from quorate.machine.changing import Change
@@ -35,28 +34,6 @@ MOVING = Topic(
     ((ONE, TWO, THREE), (TWO, THREE, ONE)),
     changes={0: Change((FOUR, TWO, THREE), 70)},
 )
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"),
-    [
-        ("20MiB/s", 20 << 20),
-        ("500KiB/s", 500 << 10),
-        ("1.5MB/s", 1_500_000),
-        ("20mib", 20 << 20),
-        ("1000000", 1_000_000),
-        ("0", 0),
-        ("off", -1),
-    ],
-)
-def test_a_rate_is_written_as_people_do(text: str, rate: int) -> None:
-    assert parse_rate(text) == rate
-
-
-@pytest.mark.parametrize("text", ["fast", "-5", "20XiB/s", "", "9999999GiB/s", "20 per second"])
-def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(WrongUsage, match=rf"^--throttle '{text}': .*(or|write) off: no limit$"):
-        parse_rate(text)
 
 
 def test_bytes_are_said_in_the_unit_that_fits() -> None:
