@@ -1,8 +1,9 @@
 """Values that are more than bytes: JSON with a schema, and Arrow streams.
 
-JSON is read by Arrow, thousands of values at once. Each is put into an object on a line of its own, so that nothing
-in one value can reach into the next: a line that is no JSON spoils the whole, and is found by halving. What cannot
-be read is an error, or is kept in the column `badValue`, as chosen.
+JSON is read by Arrow, thousands of values at once, each in an object on a line of its own. Whether each is one JSON
+value is asked before, of each alone: Arrow would also take what only is one together with what stands around it. A
+value that is JSON and not of the schema spoils the whole, and is found by halving. What cannot be read is an error,
+or is kept in the column `badValue`, as chosen.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +27,8 @@ RAW, JSON, ARROW = "raw", "json", "arrow"
 BAD_VALUE = "badValue"
 VALUE = "value"
 SAID_BYTES = 80
+_JSON = msgspec.json.Decoder(msgspec.Raw)
+"""Of Raw nothing is made: a value is only gone through to its end."""
 
 
 class BadValue(BadAnswer):
@@ -95,9 +99,21 @@ def _evened(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def parse_json(raw: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Flags]:
     """The values, null where there is none or it is bad; and which are bad."""
-    bad = np.zeros(len(raw), np.bool_)
-    lines = pc.binary_join_element_wise(b'{"v":', raw.fill_null(b"null"), b"}\n", b"")
+    bad = np.fromiter(
+        (value is not None and not _is_json(value) for value in raw.to_pylist()), np.bool_, len(raw)
+    )
+    good = pc.if_else(pa.array(bad), pa.scalar(None, raw.type), raw)
+    lines = pc.binary_join_element_wise(b'{"v":', good.fill_null(b"null"), b"}\n", b"")
     return pa.concat_arrays(_read_lines(lines, 0, kind, bad)), bad
+
+
+def _is_json(value: bytes) -> bool:
+    """One value, from its first byte to its last, in UTF-8."""
+    try:
+        _JSON.decode(value)
+        return value.isascii() or bool(value.decode())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def parse_arrow(raw: pa.Array, kind: pa.DataType) -> Iterator[tuple[pa.Array, Flags, Numbers]]:
@@ -131,7 +147,7 @@ def _rows_of(value: pa.Scalar, kind: pa.DataType) -> pa.Array | None:
 
 
 def _read_lines(lines: pa.Array, first: int, kind: pa.DataType, bad: Flags) -> list[pa.Array]:
-    """A line each is a value each: none can hold what ends a line, so that as many values are these."""
+    """A line each is a value each, as each is one JSON value."""
     content = b"".join(lines.to_pylist())
     options = pa_json.ParseOptions(
         explicit_schema=pa.schema([("v", kind)]), unexpected_field_behavior="ignore"

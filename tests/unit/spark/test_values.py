@@ -66,6 +66,27 @@ def test_no_value_reaches_into_another(values: tuple[bytes, ...]) -> None:
             assert (found, bad) == (None, value)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"a":1},"w":2',
+        b'null,"w":[1]',
+        b'null,"w":{"v":null',
+        b'{"b":"\xff"}',
+        b'{"\xff":1}',
+        b'{"a":1} {"a":2}',
+        b'{"a":NaN}',
+        b"\xef\xbb\xbf{}",
+        b"[" * 100_000,
+        b'{"c":' + b"[" * 100_000,
+    ],
+    ids=lambda value: repr(value[:20]),
+)
+def test_what_is_json_only_with_something_around_it_is_none(value: bytes) -> None:
+    assert rows("json", value) == [(0, None, value)]
+    assert rows("json", b'{"a":7}', value, b"{}")[1] == (1, None, value)
+
+
 numbers = st.integers(-(2**40), 2**40).map(lambda number: json.dumps({"a": number}).encode())
 
 
@@ -76,6 +97,60 @@ def test_each_value_is_read_as_if_it_were_alone(values: list[bytes | None]) -> N
     alone = [parse_json(pa.array([value], pa.binary()), KIND) for value in values]
     assert together.to_pylist() == [found.to_pylist()[0] for found, _ in alone]
     assert bad.tolist() == [bool(is_bad[0]) for _, is_bad in alone]
+
+
+def object_of(value: bytes) -> dict[str, object] | None:
+    """As Python's own reader has it; raises ValueError where it is no JSON, or nothing that KIND has."""
+
+    def no_number(text: str) -> None:
+        raise ValueError(text)
+
+    found = json.loads(value.decode(), parse_constant=no_number)
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        raise ValueError(found)
+    a, b = found.get("a"), found.get("b")
+    if type(a) not in (int, type(None)) or type(b) not in (str, type(None)):
+        raise ValueError(found)
+    return {"a": a, "b": b}
+
+
+pieces = st.sampled_from(
+    [
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b":",
+        b'"',
+        b'"a"',
+        b'"b"',
+        b'"v"',
+        b"1",
+        b"-2",
+        b"null",
+        b"\n",
+        b" ",
+        b"\xff",
+    ]
+    + [b"\xc3\xa9", b'{"a":1}', b'{"b":"x"}', b'"w":', b"\\"]
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.lists(pieces, max_size=8).map(b"".join), min_size=1, max_size=8))
+def test_values_are_json_where_python_says_so_too(values: list[bytes]) -> None:
+    found, bad = parse_json(pa.array(values, pa.binary()), KIND)
+    for value, row, is_bad in zip(values, found.to_pylist(), bad, strict=True):
+        try:
+            expected = object_of(value)
+        except ValueError:
+            assert is_bad, value
+            assert row is None
+        else:
+            assert (row, bool(is_bad)) == (expected, False), value
 
 
 def test_what_is_bad_is_an_error_where_nobody_keeps_it() -> None:
