@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from quorate.spark.asking import check_order, earliest, find, resolve
-from quorate.spark.options import EARLIEST_NAME, LATEST_NAME, Options, Positions, WrongOption
+from quorate.client.cluster import EARLIEST, Cluster
+from quorate.spark.asking import Found, check_order, earliest, find, resolve
+from quorate.spark.options import (
+    EARLIEST_NAME,
+    LATEST_NAME,
+    Options,
+    Positions,
+    Times,
+    Where,
+    WrongOption,
+)
 from quorate.spark.planning import joined
 
 if TYPE_CHECKING:
@@ -37,15 +46,18 @@ class TieredReader(DataSourceReader):
         self.row_schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        from quorate.spark.lake import Lake
+        from quorate.spark.lake import Lake, LakeTrouble
         from quorate.spark.source import connected, plan
 
         options = self.options
         lake = Lake(options.lake, dict(options.lake_options))
         with connected(options) as cluster:
             found = find(cluster, options.selection)
-            begin, end = self._wanted(cluster, found)
+            starting = EARLIEST_NAME if options.starting is None else options.starting
+            begin = _offsets(cluster, found, starting, "startingOffsets", unnamed=EARLIEST_NAME)
+            end = _offsets(cluster, found, options.ending, "endingOffsets", unnamed=LATEST_NAME)
             kept = {topic: earliest(cluster, topic, numbers) for topic, numbers in found.numbers.items()}
+        check_order(begin, end)
         tasks: list[InputPartition] = []
         boundary: Positions = {}
         for topic, numbers in found.numbers.items():
@@ -54,7 +66,7 @@ class TieredReader(DataSourceReader):
             for number, after in boundary[topic].items():
                 wanted_of_log = max(after, begin[topic][number])
                 if wanted_of_log < min(kept[topic][number], end[topic][number]):
-                    raise WrongOption(
+                    raise LakeTrouble(
                         f"{topic}-{number}: the log starts at offset {kept[topic][number]}, and the table in "
                         f"{lake.place(topic)} ends before {after}: what lies between is in neither"
                     )
@@ -64,27 +76,6 @@ class TieredReader(DataSourceReader):
         for topic, number, first, last in joined(begin, end):
             rest.setdefault(topic, {})[number] = min(max(first, boundary[topic][number]), last)
         return tasks + plan(rest, end, found.ids, options)
-
-    def _wanted(self, cluster: object, found: object) -> tuple[Positions, Positions]:
-        """`earliest` is the beginning of the table, and not that of the log."""
-        options = self.options
-        starting = EARLIEST_NAME if options.starting is None else options.starting
-        end = resolve(cluster, found, options.ending, "endingOffsets", unnamed=LATEST_NAME)  # type: ignore[arg-type]
-        if starting == EARLIEST_NAME:
-            return {topic: dict.fromkeys(numbers, 0) for topic, numbers in end.items()}, end
-        if isinstance(starting, int) or type(starting) is not dict:
-            raise WrongOption(
-                "with 'tiered', 'startingOffsets' is earliest, or offsets; times are the log's alone"
-            )
-        begin = {topic: dict.fromkeys(numbers, 0) for topic, numbers in end.items()}
-        for topic, given in starting.items():
-            for number, offset in given.items():
-                if number not in begin.get(topic, {}):
-                    raise WrongOption(f"option 'startingOffsets' names {topic}-{number}, which is not read")
-                begin[topic][number] = end[topic][number] if offset == -1 else max(offset, 0)
-        if options.ending == LATEST_NAME or isinstance(options.ending, dict):
-            check_order(begin, end)
-        return begin, end
 
     def _of_files(
         self, table: Table, topic: str, begin: dict[int, int], end: dict[int, int], boundary: dict[int, int]
@@ -146,3 +137,23 @@ class TieredReader(DataSourceReader):
                     ],
                     schema=schema,
                 )
+
+
+def _offsets(cluster: Cluster, found: Found, where: Where, option: str, *, unnamed: str) -> Positions:
+    """Real offsets, as of the log alone, but that the earliest is where the table begins."""
+    if isinstance(where, int | Times):
+        # The log says which offset is of a time only for what it still has; in the table may be more of that time.
+        raise WrongOption(
+            f"with 'tiered', {option!r} is earliest, latest or offsets; times are the log's alone"
+        )
+    first: Positions = {topic: dict.fromkeys(numbers, 0) for topic, numbers in found.numbers.items()}
+    if where == EARLIEST_NAME:
+        return first
+    if isinstance(where, dict):
+        named = {
+            topic: {n: 0 if at == EARLIEST else at for n, at in given.items()}
+            for topic, given in where.items()
+        }
+        usual = first if unnamed == EARLIEST_NAME else {}
+        where = {topic: usual.get(topic, {}) | named.get(topic, {}) for topic in {**usual, **named}}
+    return resolve(cluster, found, where, option, unnamed=unnamed)

@@ -1,66 +1,125 @@
-"""What is read of a table and what of the log: all that is wanted, or an error."""
+"""What is planned for a topic that is in a lake and in the log: which offsets of which, and what is refused."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql.types import StructType
 
-from quorate.spark import source, tiered
-from quorate.spark.asking import Found
-from quorate.spark.lake import Lake
-from quorate.spark.options import Positions, WrongOption, parse_options
+from quorate.spark.lake import Lake, LakeTrouble
+from quorate.spark.options import WrongOption
+from quorate.spark.source import QuorateSource, RangePartition
 from quorate.spark.tier_files import write_files
 from quorate.spark.tiered import FilePartition, TieredReader
+from quorate.wire.messages import Api
+from tests.unit.client.scripted import TOPIC_ID, Answer, Frame, ScriptedNode, metadata, offsets
 from tests.unit.spark.test_tier_source import rows
 
-ID = "0a" * 16
-TABLE_ENDS, LOG_ENDS = 10, 15
+LOG_START, LOG_END, TABLE_END = 50, 100, 80
+
+
+class Node:
+    """Has forgotten what is below LOG_START; whatever time is asked for, the log's first record is as young."""
+
+    def __init__(self) -> None:
+        self.start = LOG_START
+        self.scripted = ScriptedNode(self.answer)
+
+    def answer(self, frame: Frame) -> Answer:
+        if frame.api == Api.METADATA:
+            return metadata(frame, self.scripted)
+        is_end = frame.body.topics[0].partitions[0].timestamp == -1
+        return offsets(frame, LOG_END if is_end else self.start)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    node = Node()
+    with node.scripted:
+        yield node
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     lake = Lake(str(tmp_path))
-    lake.commit(
-        "events", ID, None, list(write_files(iter([rows(0, 10)]), lake, "events", 0)), {0: TABLE_ENDS}
-    )
+    files = list(write_files(iter([rows(0, TABLE_END)]), lake, "events", 0))
+    lake.commit("events", TOPIC_ID.hex(), None, files, {0: TABLE_END})
     return lake
 
 
-def planned(
-    monkeypatch: pytest.MonkeyPatch, lake: Lake, *, log_begins: int, end: int = LOG_ENDS, **options: str
-) -> list[tuple[bool, int, int]]:
-    """Whether it is of a file, from where, and up to where."""
-    ends: Positions = {"events": {0: end}}
-    monkeypatch.setattr(source, "connected", lambda options: nullcontext())
-    monkeypatch.setattr(tiered, "find", lambda cluster, selection: Found({"events": ID}, {"events": (0,)}))
-    monkeypatch.setattr(tiered, "resolve", lambda *asked, **more: ends)
-    monkeypatch.setattr(tiered, "earliest", lambda cluster, topic, numbers: {0: log_begins})
-    given = {"bootstrap": "127.0.0.1:1", "subscribe": "events", "tiered": "true", "lake": lake.uri, **options}
-    tasks = TieredReader(parse_options(given), StructType()).partitions()
-    return [(isinstance(task, FilePartition), *task.value[-2:]) for task in tasks]
+def planned(node: Node, lake: Lake, **options: str) -> list[tuple[str, int, int]]:
+    given = {"bootstrap": node.scripted.bootstrap, "subscribe": "events", "tiered": "true", "lake": lake.uri}
+    source = QuorateSource(given | options)
+    schema = source.schema()
+    assert isinstance(schema, StructType)
+    reader = source.reader(schema)
+    assert isinstance(reader, TieredReader)
+    found = []
+    for each in reader.partitions():
+        if isinstance(each, FilePartition):
+            found.append(("table", *each.value[3:]))
+        else:
+            assert isinstance(each, RangePartition)
+            found.append(("log", each.wanted.first, each.wanted.end))
+    return found
 
 
-def test_the_log_is_read_from_where_the_table_ends(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
-    assert planned(monkeypatch, lake, log_begins=3) == [(True, 0, 10), (False, 10, 15)]
-    with pytest.raises(WrongOption, match="what lies between is in neither"):
-        planned(monkeypatch, lake, log_begins=11)
+def test_all_is_the_table_and_the_log_from_where_it_ends(node: Node, lake: Lake) -> None:
+    everything = [("table", 0, 80), ("log", 80, 100)]
+    assert planned(node, lake) == everything
+    assert planned(node, lake, startingOffsets='{"events": {"0": -2}}') == everything
+    assert planned(node, lake, startingOffsets='{"events": {"0": 60}}') == [
+        ("table", 60, 80),
+        ("log", 80, 100),
+    ]
+    assert planned(node, lake, startingOffsets='{"events": {"0": 90}}') == [("log", 90, 100)]
+    assert planned(node, lake, endingOffsets='{"events": {"0": 70}}') == [("table", 0, 70)]
+    assert planned(node, lake, endingOffsets='{"events": {"0": -1}}') == everything
 
 
-def test_a_hole_behind_what_is_wanted_is_no_error(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
-    ending = '{"events": {"0": 8}}'
-    assert planned(monkeypatch, lake, log_begins=12, end=8, endingOffsets=ending) == [(True, 0, 8)]
+def test_what_ends_at_the_earliest_is_nothing_and_not_what_the_log_has_forgotten(
+    node: Node, lake: Lake
+) -> None:
+    assert planned(node, lake, endingOffsets='{"events": {"0": -2}}') == []
+    assert planned(node, lake, endingOffsets="earliest") == []
 
 
 @pytest.mark.parametrize(
-    ("options", "end"),
-    [({}, LOG_ENDS), ({"endingOffsets": '{"events": {"0": 2}}'}, 2)],
+    "option",
+    [
+        {"endingTimestamp": "1000"},
+        {"endingOffsetsByTimestamp": '{"events": {"0": 1000}}'},
+        {"startingTimestamp": "1000"},
+        {"startingOffsetsByTimestamp": '{"events": {"0": 1000}}'},
+    ],
+    ids=lambda option: next(iter(option)),
 )
-def test_a_start_behind_the_end_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, lake: Lake, options: dict[str, str], end: int
+def test_times_are_refused_as_the_log_does_not_know_those_of_the_table(
+    node: Node, lake: Lake, option: dict[str, str]
 ) -> None:
-    starting = '{"events": {"0": 16}}'
-    with pytest.raises(WrongOption, match=f"would start at offset 16 and end at {end}, before it"):
-        planned(monkeypatch, lake, log_begins=0, end=end, startingOffsets=starting, **options)
+    with pytest.raises(WrongOption, match="times are the log's alone"):
+        planned(node, lake, **option)
+
+
+def test_offsets_are_checked_as_those_of_the_log(node: Node, lake: Lake) -> None:
+    with pytest.raises(WrongOption, match="ends at offset 100, before 101"):
+        planned(node, lake, startingOffsets='{"events": {"0": 101}}')
+    with pytest.raises(WrongOption, match="before it"):
+        planned(node, lake, startingOffsets='{"events": {"0": 60}}', endingOffsets='{"events": {"0": 10}}')
+    with pytest.raises(WrongOption, match="names topic 'others'"):
+        planned(node, lake, endingOffsets='{"others": {"0": 10}}')
+
+
+def test_a_hole_between_table_and_log_is_an_error_that_is_no_options_fault(node: Node, lake: Lake) -> None:
+    node.start = TABLE_END + 1
+    with pytest.raises(LakeTrouble, match="what lies between is in neither"):
+        planned(node, lake)
+    node.start = TABLE_END
+    assert planned(node, lake) == [("table", 0, 80), ("log", 80, 100)]
+
+
+def test_a_hole_behind_what_is_wanted_is_no_error(node: Node, lake: Lake) -> None:
+    node.start = TABLE_END + 10
+    assert planned(node, lake, endingOffsets='{"events": {"0": 70}}') == [("table", 0, 70)]
