@@ -18,8 +18,8 @@ from quorate.cli.demo_cluster import DemoCluster
 from quorate.cli.entry import run
 from quorate.client.cluster import Cluster
 from quorate.spark import lake as lakes
-from quorate.spark import tier as tiers
 from quorate.spark.lake import Lake, LakeTrouble
+from quorate.spark.options import Positions
 from quorate.spark.tier import Tiering
 from tests.spark.conftest import TIMEOUT_S, Topic
 from tests.unit.backup.object_store import BUCKET, CREDENTIALS, object_store
@@ -125,7 +125,7 @@ def test_whatever_ends_a_batch_the_next_run_goes_on_from_the_lake(
         if step == "files half written":
             original = Tiering.keep
 
-            def half(self: Tiering, rows: DataFrame, ends: tiers.Positions) -> None:
+            def half(self: Tiering, rows: DataFrame, ends: Positions) -> None:
                 monkeypatch.setattr(self.lake, "commit", fails, raising=False)
                 original(self, rows.limit(1), ends)
 

@@ -60,7 +60,8 @@ def _tiered(
     """Into a table that is not there yet. To `before` is added how long it took until a micro-batch began."""
     from quorate.client.cluster import Cluster
     from quorate.spark.lake import Lake
-    from quorate.spark.tier import Positions, Tiering
+    from quorate.spark.options import Positions
+    from quorate.spark.tier import Tiering
 
     bootstrap = where["kafka.bootstrap.servers"]
     lake = Lake(str(place / "lake"))

@@ -19,9 +19,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import Schema
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, create_table_with_add_actions
 
 PARTITION = "partition"
+UNCOMMITTED_HOURS_MIN = 24
+"""A younger file without a commit may be one that somebody is about to commit."""
 LOCAL = "file://"
 """Spark writes places so; directories are made under their plain names."""
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -112,13 +114,13 @@ class Lake:
         said = {"quorate.topic_id": topic_id, "quorate.next": json.dumps(dict(sorted(ends.items())))}
         marks = [Transaction(app_id(topic_id, number), end) for number, end in sorted(ends.items())]
         properties = CommitProperties(custom_metadata=said, app_transactions=marks)
-        adds: list[AddAction | RemoveAction] = [_add(file) for file in files]
+        adds = [_add(file) for file in files]
         try:
             if table is None:
                 create_table_with_add_actions(
                     self.place(topic),
                     OF_TABLES,
-                    [_add(file) for file in files],
+                    adds,
                     partition_by=[PARTITION],
                     description=json.dumps({"topic": topic, "topic_id": topic_id}),
                     storage_options=self.options,
@@ -126,11 +128,13 @@ class Lake:
                 )
             else:
                 table.delta.create_write_transaction(
-                    adds, "append", OF_TABLES, partition_by=[PARTITION], commit_properties=properties
+                    [*adds], "append", OF_TABLES, partition_by=[PARTITION], commit_properties=properties
                 )
         except (CommitFailedError, FileExistsError) as error:
             raise taken(self, topic) from error
         except (OSError, DeltaError) as error:
+            if table is None and self.table(topic, topic_id) is not None:
+                raise taken(self, topic) from error
             raise LakeTrouble(f"{self.place(topic)} cannot be written: {_first_line(error)}") from error
         written = self.table(topic, topic_id)
         assert written is not None
@@ -168,14 +172,22 @@ class Table:
         ]
 
     def tidy(self, *, compact: bool, vacuum_hours: int | None) -> None:
-        """Few large files instead of many small ones; and those removed that no version of so long ago needs."""
+        """Few large files instead of many small ones; and those removed that no version of so long ago needs.
+
+        With them go those without a commit, of jobs that were killed.
+        """
         try:
             if compact:
                 self.delta.optimize.compact()
             if vacuum_hours is not None:
-                self.delta.vacuum(vacuum_hours, dry_run=False, enforce_retention_duration=False)
+                self._vacuum(vacuum_hours, full=False)
+                self._vacuum(max(vacuum_hours, UNCOMMITTED_HOURS_MIN), full=True)
         except (OSError, DeltaError) as error:
             raise LakeTrouble(f"{self.delta.table_uri} cannot be tidied: {_first_line(error)}") from error
+
+    def _vacuum(self, hours: int, *, full: bool) -> None:
+        """`full`: also files that no commit has ever named."""
+        self.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=full)
 
 
 def taken(lake: Lake, topic: str) -> LakeTrouble:

@@ -21,6 +21,7 @@ from quorate.client.admin import settings_of
 from quorate.client.cluster import Cluster
 from quorate.spark.asking import earliest
 from quorate.spark.lake import File, Lake, LakeTrouble, NotTiered, Table, taken
+from quorate.spark.options import Positions
 from quorate.spark.planning import read_stream_offset
 from quorate.spark.session import apart, reason_of
 from quorate.spark.tier_source import NAME, TASK_OFFSETS_MAX, TierSource
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 BATCH_OFFSETS = 10_000_000
 """Nothing is held of them but what a task is writing; a batch that fails is read and written again."""
 
-Positions = dict[str, dict[int, int]]
 Told = Callable[[str], None]
 
 
@@ -148,9 +148,9 @@ class Tiering:
             table = lake.commit(topic, self.ids[topic], tables[topic], files, further)
             self.ended[topic] = done[topic] | further
             self.commits_count += 1
-            self.rows_count += sum(file.rows for file in files)
-            self.bytes_count += sum(file.size for file in files)
             rows_count = sum(file.rows for file in files)
+            self.rows_count += rows_count
+            self.bytes_count += sum(file.size for file in files)
             # Noted none the less: a log that forgets offsets without records has not lost any.
             what = f"{rows_count:,} records" if rows_count else "no records, only where it goes on"
             self.told(f"{topic}: {what}, version {table.version}")

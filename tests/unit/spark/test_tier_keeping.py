@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from shutil import rmtree
+from time import time
 from typing import Any, cast
 
 import pytest
@@ -108,6 +110,30 @@ def test_a_table_whose_files_are_gone_is_not_tidied(tmp_path: Path) -> None:
     files = list(write_files(iter([rows(10, 10)]), tiering.lake, "events", 0))
     with pytest.raises(LakeTrouble, match="cannot be tidied"):
         keep(tiering, files, {0: 20})
+
+
+def test_files_without_a_commit_go_when_nobody_can_be_about_to_commit_them(tmp_path: Path) -> None:
+    tiering = tiering_in(tmp_path)
+    tiering.vacuum_hours = 0
+    old, young = (
+        tmp_path / "events" / next(write_files(iter([rows(0, 10)]), tiering.lake, "events", 0)).path
+        for _ in "ab"
+    )
+    for path, age_s in ((old, 25 * 3600), (young, 3600)):
+        os.utime(path, (time() - age_s,) * 2)
+    (file,) = write_files(iter([rows(0, 10)]), tiering.lake, "events", 0)
+    keep(tiering, [file], {0: 10})
+    assert {path.name for path in tmp_path.rglob("*.parquet")} == {young.name, Path(file.path).name}
+
+
+def test_of_two_jobs_that_both_create_a_table_the_second_is_told_so(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    one, other = (next(write_files(iter([rows(0, 10)]), lake, "events", 0)) for _ in range(2))
+    lake.commit("events", ID, None, [one], {0: 10})
+    with pytest.raises(LakeTrouble, match="another job has written"):
+        lake.commit("events", ID, None, [other], {0: 10})
+    with pytest.raises(LakeTrouble, match="is of topic 'events' with id"):
+        lake.commit("events", OTHER_ID, None, [other], {0: 10})
 
 
 def test_a_place_may_be_written_as_spark_writes_it(tmp_path: Path) -> None:
