@@ -21,6 +21,7 @@ from quorate.cli.entry import run
 from quorate.cli.sweep_command import added_up, count, run_parts, write_page
 from quorate.cli.world_options import PROTOCOLS
 from quorate.cli.worlds import Totals, held
+from quorate.cli.wrong import WrongUsage
 from quorate.sim.run import Plan, run_plan
 from quorate.spark.sweep import row_of, run_sweep, summarize
 from quorate.spark.sweep_parts import Sweep
@@ -112,6 +113,34 @@ def test_the_drivers_memory_does_not_grow_with_the_number_of_seeds(
     rows = pq.read_table(tmp_path / "large").nbytes
     assert rows > many * 500, "so much it would be at least, if it were there"
     assert large - small < rows / 2
+
+
+def test_a_place_of_another_sweep_is_refused_however_it_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Names of parts say protocol and seeds alone."""
+    place = f"{tmp_path.as_uri()}/sweep.parquet"
+    three, five = (Sweep((replace(SMALLEST, nodes=nodes),), 0, 2) for nodes in (3, 5))
+    run_parts(spark, three, place, tasks=1, overwrite=False)
+    run_parts(spark, three, place, tasks=1, overwrite=False)
+    with pytest.raises(WrongUsage, match="is of another sweep"):
+        run_parts(spark, five, place, tasks=1, overwrite=False)
+    with pytest.raises(WrongUsage, match="is of another sweep"):
+        run_parts(spark, three, tmp_path.as_uri(), tasks=1, overwrite=False)
+    run_parts(spark, five, place, tasks=1, overwrite=True)
+    assert pq.read_table(tmp_path / "sweep.parquet")["nodes"].to_pylist() == [5, 5]
+
+
+def test_progress_is_told_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+    """Each task takes longer than it is looked at; what is told at the end is left out."""
+    told: list[int] = []
+    plan = Plan(0, overrides={"seconds": 3.0})
+    run_sweep(
+        spark, plan, range(12), tasks_count=12, out=str(tmp_path / "sweep.parquet"), progress=told.append
+    )
+    assert told[-1] == 12
+    assert any(0 < done < 12 for done in told[:-1]), told
+    assert told == sorted(told)
 
 
 def without_java(tmp_path: Path) -> dict[str, str]:

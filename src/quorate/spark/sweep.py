@@ -206,8 +206,11 @@ class _Writing(InheritableThread):
 
 
 def _watch(session: SparkSession, tasks_count: int, ended: Event, progress: Callable[[int], None]) -> None:
+    done = 0
     while not ended.wait(POLL_S):
-        progress(_tasks_done(session, tasks_count))
+        # While the file is written, the stage that ran the seeds is over, and is not told of.
+        done = max(done, _tasks_done(session, tasks_count))
+        progress(done)
 
 
 def _tasks_done(session: SparkSession, tasks_count: int) -> int:

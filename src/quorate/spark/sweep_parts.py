@@ -56,9 +56,22 @@ def part_name(plan: Plan, seeds: range) -> str:
 def is_of(place: Path, sweep: Sweep) -> bool:
     """Whether what lies there was begun by the same sweep."""
     try:
-        content = (place / ABOUT).read_bytes()
+        return _is_about((place / ABOUT).read_bytes(), sweep)
+    except OSError:
+        return False
+
+
+def of_another(place: str) -> str:
+    return (
+        f"{place!r} is there already, and is of another sweep; name another with --out, or replace it "
+        f"with --overwrite"
+    )
+
+
+def _is_about(content: bytes, sweep: Sweep) -> bool:
+    try:
         return msgspec.json.decode(content, type=Sweep) == sweep
-    except (OSError, msgspec.MsgspecError):
+    except msgspec.MsgspecError:
         return False
 
 
@@ -68,19 +81,33 @@ class Parts:
     def __init__(self, session: SparkSession, place: str) -> None:
         self.place = place
         java: Any = session._jvm
+        self._bytes_of = java.org.apache.commons.io.IOUtils.toByteArray
         self._path = java.org.apache.hadoop.fs.Path
         self._files = self._path(place).getFileSystem(session._jsc.hadoopConfiguration())
 
     def begin(self, sweep: Sweep, *, overwrite: bool) -> None:
+        """Raises SweepFailed where something else lies there: names of parts do not say all that a sweep is."""
+        place, about = self._path(self.place), self._path(self.place, ABOUT)
         if overwrite:
-            self._files.delete(self._path(self.place), True)
-        about = self._path(self.place, ABOUT)
-        if not self._files.exists(about):
+            self._files.delete(place, True)
+        if self._files.exists(about):
+            if not _is_about(self._read(about), sweep):
+                raise SweepFailed(of_another(self.place))
+        elif self._files.exists(place):
+            raise SweepFailed(of_another(self.place))
+        else:
             stream = self._files.create(about, True)
             try:
                 stream.write(bytearray(msgspec.json.encode(sweep)))
             finally:
                 stream.close()
+
+    def _read(self, path: Any) -> bytes:
+        stream = self._files.open(path)
+        try:
+            return bytes(self._bytes_of(stream))
+        finally:
+            stream.close()
 
     def where(self, plan: Plan, seeds: range) -> str:
         return f"{self.place}/{part_name(plan, seeds)}"
@@ -93,10 +120,12 @@ class Parts:
 
 
 def begun(session: SparkSession, place: str, sweep: Sweep, *, overwrite: bool) -> Parts:
-    """Raises SweepFailed where nothing can be written to."""
+    """Raises SweepFailed where nothing can be written to, or something else is."""
     try:
         parts = Parts(session, place)
         parts.begin(sweep, overwrite=overwrite)
+    except SweepFailed:
+        raise
     except Exception as error:  # whatever Java says
         raise SweepFailed(f"{place!r} cannot be written: {reason_of(error)}") from error
     return parts
