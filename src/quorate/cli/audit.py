@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorate.cli import say
-from quorate.cli.sweep_command import check_master
+from quorate.cli.options import LOCAL, Master, check_master
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def audit(
             metavar="DIR...", help="Nodes' directories, or one with nodes in it.", show_default=False
         ),
     ],
-    master: Annotated[str, typer.Option(metavar="URL", help="Which Spark runs it.")] = "local[*]",
+    master: Master = LOCAL,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
 ) -> None:
     """Read what all nodes have on their disks, running or not, and say whether it is whole and the same."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
+
+from quorate.cli.wrong import WrongUsage
 
 SERVERS = "127.0.0.1:9092"
 WAIT_S = 600.0
 NOT_THERE_YET = 1
 """The exit code of an order that was given and has not got there in time."""
 
+LOCAL = "local[*]"
 BOOTSTRAP = "QUORATE_BOOTSTRAP"
 
 Servers = Annotated[
@@ -19,6 +23,7 @@ Servers = Annotated[
         "--bootstrap", "-b", metavar="HOST:PORT,…", envvar=BOOTSTRAP, help="Any nodes of the cluster."
     ),
 ]
+Master = Annotated[str, typer.Option(metavar="URL", help="Which Spark runs it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Only give the order; it is carried out by itself.")]
 Timeout = Annotated[
@@ -44,3 +49,11 @@ Reset = Annotated[
 
 NATS_SUBJECT = "quorate.nats.subject"
 """The setting of a topic; named here again, since `ingest` takes the whole library of NATS to import."""
+
+
+def check_master(master: str) -> None:
+    """Spark itself says it with two pages of Java."""
+    if not re.fullmatch(
+        r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+", master
+    ):
+        raise WrongUsage(f"--master {master!r}: write local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from time import monotonic
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorate.cli import say
+from quorate.cli.options import LOCAL, Master, check_master
 from quorate.cli.sweep_progress import Told, progress_of
 from quorate.cli.world_options import (
     NODES_MAX,
@@ -78,7 +78,7 @@ def sweep(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
-    master: Annotated[str, typer.Option(metavar="URL", help="Which Spark runs it.")] = "local[*]",
+    master: Master = LOCAL,
     tasks: Annotated[
         int | None,
         typer.Option(
@@ -141,23 +141,12 @@ def chosen_protocols(protocol: str | None, protocols: str | None) -> tuple[str, 
     return tuple(dict.fromkeys(names))
 
 
-def check_master(master: str) -> None:
-    """Spark itself says it with two pages of Java."""
-    if not re.fullmatch(
-        r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+", master
-    ):
-        raise WrongUsage(f"--master {master!r}: write local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT")
-
-
 def check_place(place: str, sweep: Sweep, *, overwrite: bool) -> None:
     """Said before the long run, not after it. What the same sweep has left there is gone on with."""
-    from quorate.spark.sweep_parts import is_of
+    from quorate.spark.sweep_parts import is_of, of_another
 
     if is_local(place) and Path(place).exists() and not overwrite and not is_of(Path(place), sweep):
-        raise WrongUsage(
-            f"{place!r} is there already, and is of another sweep; name another with --out, or replace it "
-            f"with --overwrite"
-        )
+        raise WrongUsage(of_another(place))
 
 
 def is_local(place: str) -> bool:

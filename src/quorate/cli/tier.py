@@ -10,8 +10,7 @@ import typer
 
 from quorate.cli import say
 from quorate.cli.access import access
-from quorate.cli.options import SERVERS, Servers
-from quorate.cli.sweep_command import check_master
+from quorate.cli.options import LOCAL, SERVERS, Master, Servers, check_master
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def tier(
         int,
         typer.Option(metavar="N", min=1, max=BATCH_OFFSETS_MAX, help="Offsets of one commit, at most about."),
     ] = 10_000_000,
-    master: Annotated[str, typer.Option(metavar="URL", help="Which Spark runs it.")] = "local[*]",
+    master: Master = LOCAL,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
 ) -> None:
     """Keep topics in Delta tables, each record exactly once, from where the tables end."""

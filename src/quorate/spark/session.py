@@ -1,4 +1,4 @@
-"""Spark on this machine, quiet and self-contained: a session for the command line, the demo and the tests.
+"""Spark on this machine, quiet and self-contained, or on a master elsewhere: for commands, the demo and the tests.
 
 On a Spark platform none of this is needed; there a session exists already, and `format("quorate")` works in it.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK = "127.0.0.1"
+ON_LOOPBACK = re.compile(r"(127\.[\d.]+|localhost|\[::1\])(:|$)")
 SHUFFLE_PARTITIONS_COUNT = 4
 STOP_S = 30.0
 # The last two lines keep Spark from announcing that it changed the level.
@@ -62,12 +63,8 @@ def local_session(
     if not getLogger().handlers:
         getLogger().addHandler(NullHandler())
     with tempfile.TemporaryDirectory(prefix="quorate-spark-", ignore_cleanup_errors=True) as scratch:
-        environment = {
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "JAVA_HOME": str(java_home_for_spark(find_java())),
-            "SPARK_LOCAL_IP": LOOPBACK,
-        }
+        java_home = str(java_home_for_spark(find_java()))
+        environment = environment_of(master, os.environ) | {"JAVA_HOME": java_home}
         with _environment(environment):
             interrupted = signal.getsignal(signal.SIGINT)
             session = _start(app, master, log_level, settings or {}, Path(scratch))
@@ -85,20 +82,7 @@ def local_session(
 def _start(app: str, master: str, log_level: str, settings: Mapping[str, str], scratch: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    logging = scratch / "log4j2.properties"
-    logging.write_text(LOGGING.format(level=log_level), encoding="utf-8")
-    usual = {
-        "spark.driver.bindAddress": LOOPBACK,
-        "spark.driver.host": LOOPBACK,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
-        "spark.local.dir": str(scratch / "local"),
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS_COUNT),
-        "spark.sql.streaming.checkpointLocation": str(scratch / "checkpoints"),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
+    usual = settings_of(master, log_level, scratch)
     wanted = {"spark.app.name": app, "spark.master": master, **usual, **settings}
     _have_java(wanted)
     builder = SparkSession.builder
@@ -107,6 +91,47 @@ def _start(app: str, master: str, log_level: str, settings: Mapping[str, str], s
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level.upper())
     return session
+
+
+def environment_of(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Without Java's home. Executors elsewhere have the Python that a person names, or one in the same place."""
+    found = {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    if is_here(master):
+        return found | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
+    return found if given.get("PYSPARK_PYTHON") else found | {"PYSPARK_PYTHON": sys.executable}
+
+
+def settings_of(master: str, log_level: str, scratch: Path) -> dict[str, str]:
+    """Of places and addresses only where all is on this machine: on others they mean nothing, or something else.
+
+    What is set here beats what a person has written into spark-defaults.conf.
+    """
+    logging = scratch / "log4j2.properties"
+    logging.write_text(LOGGING.format(level=log_level), encoding="utf-8")
+    everywhere = {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if not is_here(master):
+        return everywhere
+    return everywhere | {
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.host": LOOPBACK,
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS_COUNT),
+        "spark.sql.streaming.checkpointLocation": str(scratch / "checkpoints"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+
+
+def is_here(master: str) -> bool:
+    """Whether driver and executors are on this machine."""
+    name, _, hosts = master.partition("://")
+    if not hosts:
+        return name.startswith("local")
+    return name == "spark" and all(ON_LOOPBACK.match(host) for host in hosts.split(","))
 
 
 def _have_java(wanted: Mapping[str, str]) -> None:

@@ -103,7 +103,8 @@ class Tiering:
             )
             writer = (
                 stream.writeStream.foreachBatch(lambda files, number: self._kept(files, scratch, number))
-                .option("checkpointLocation", scratch)
+                # As a URI: where a name alone is, the platform's Hadoop says, and `ends_in` looks here.
+                .option("checkpointLocation", Path(scratch).as_uri())
                 .queryName("quorate tier")
             )
             writer = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)

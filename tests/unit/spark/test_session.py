@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from quorate.cli.sweep_command import check_master
+from quorate.cli.options import check_master
 from quorate.cli.wrong import WrongUsage
-from quorate.spark.session import reason_of
+from quorate.spark.session import environment_of, reason_of, settings_of
 
 OF_A_QUERY = """\
 [STREAM_FAILED] Query [id = 7f, runId = 8e] terminated with exception: Job aborted. SQLSTATE: XXKST
@@ -46,3 +49,51 @@ def test_a_master_that_spark_has_not(master: str) -> None:
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2,1]", "local[10]", "spark://a:7077", "yarn"])
 def test_a_master_that_spark_has(master: str) -> None:
     check_master(master)
+
+
+OF_THIS_MACHINE = {
+    "spark.driver.bindAddress",
+    "spark.driver.host",
+    "spark.local.dir",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.streaming.checkpointLocation",
+    "spark.sql.warehouse.dir",
+}
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "local",
+        "local[*]",
+        "local[2,1]",
+        "local-cluster[2,1,1024]",
+        "spark://127.0.0.1:7077",
+        "spark://localhost:7077,127.0.0.2:7077",
+        "spark://[::1]:7077",
+    ],
+)
+def test_spark_on_this_machine_is_kept_to_it(master: str, tmp_path: Path) -> None:
+    settings = settings_of(master, "off", tmp_path)
+    assert settings.keys() >= OF_THIS_MACHINE
+    assert settings["spark.driver.host"] == "127.0.0.1"
+    assert environment_of(master, {"PYSPARK_PYTHON": "other"}) == {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["spark://10.0.0.5:7077", "spark://127.0.0.1:7077,10.0.0.5:7077", "yarn", "k8s://127.0.0.1:6443"],
+)
+def test_executors_of_other_machines_find_the_driver_as_their_platform_says(
+    master: str, tmp_path: Path
+) -> None:
+    """What is set here beats a person's own spark-defaults.conf."""
+    settings = settings_of(master, "off", tmp_path)
+    assert not settings.keys() & OF_THIS_MACHINE
+    assert not [value for value in settings.values() if "127.0.0.1" in value]
+    assert environment_of(master, {"PYSPARK_PYTHON": "other"}) == {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    assert environment_of(master, {})["PYSPARK_PYTHON"] == sys.executable
