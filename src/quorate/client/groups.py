@@ -223,16 +223,16 @@ def _coordinator(cluster: Cluster, name: str, key_type: int) -> Any:
     wanted = {"key_type": key_type, "coordinator_keys": [name]}
     body = make(request_class(Api.FIND_COORDINATOR, FIND_VERSION), wanted)
     try:
-        answer = cluster.ask_anybody(Api.FIND_COORDINATOR, FIND_VERSION, body, monotonic() + 2 * TRY_S)
+        deadline = monotonic() + min(2 * TRY_S, cluster.timeout_s)
+        answer = cluster.ask_anybody(Api.FIND_COORDINATOR, FIND_VERSION, body, deadline)
     except ConnectionRefusedError as error:
         raise NobodyThere(f"nobody listens at {cluster.bootstrap} (connection refused)") from error
     return answer.coordinators[0]
 
 
 def _ask_node(cluster: Cluster, node: int, api: Api, version: int, values: dict[str, Any]) -> Any:
-    return cluster.ask_node(
-        node, api, version, make(request_class(api, version), values), monotonic() + TRY_S
-    )
+    deadline = monotonic() + min(TRY_S, cluster.timeout_s)
+    return cluster.ask_node(node, api, version, make(request_class(api, version), values), deadline)
 
 
 def _until_done(cluster: Cluster, what: str, ask: Callable[[], ErrorCode]) -> None:

@@ -83,6 +83,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CLIENT_ID = "quorate-spark"
+REPORT_S, REPORT_AGAIN_S = 1.5, 30.0
+"""How long a micro-batch may wait for a group to hear how far the query is, and how soon after a failure it is told
+again: only whoever watches lag wants to know."""
 LOG = getLogger("quorate.spark")
 """What it says goes to the log of the driver or executor."""
 TYPES: dict[str, DataType] = {
@@ -213,10 +216,9 @@ class RangePartition(InputPartition):
         return Range(*self.value)
 
 
-def connected(options: Options) -> Cluster:
-    return Cluster(
-        options.bootstrap, client_id=CLIENT_ID, timeout_s=options.timeout_s, security=options.security
-    )
+def connected(options: Options, timeout_max_s: float = inf) -> Cluster:
+    timeout_s = min(options.timeout_s, timeout_max_s)
+    return Cluster(options.bootstrap, client_id=CLIENT_ID, timeout_s=timeout_s, security=options.security)
 
 
 def read_range(options: Options, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -329,6 +331,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Topics that were read, are gone, and that has been said: nobody waits for them again."""
         self._planned_at = -inf
         self._reported: Positions = {}
+        self._report_from = -inf
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._initial is None:
@@ -394,15 +397,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks for the next batch when the one before is done. Its `commit` would not hear of the last one.
         """
         group, positions = self.options.group, begun.positions
-        if not group or begun.is_initial or positions == self._reported:
+        if not group or begun.is_initial or positions == self._reported or monotonic() < self._report_from:
             return
         there = {(topic, number) for topic, numbers in found.numbers.items() for number in numbers}
         every = {(topic, number): at for topic, parts in positions.items() for number, at in parts.items()}
         flat = {each: at for each, at in every.items() if each in there}
         try:
-            set_positions(self.cluster, group, flat)
+            with connected(self.options, REPORT_S) as hurried:
+                set_positions(hurried, group, flat)
             self._reported = positions
         except ClientError as error:
+            self._report_from = monotonic() + REPORT_AGAIN_S
             LOG.warning("the positions of group %r are not written: %s", group, error)
 
     def _found(self, begun: StreamOffset) -> Found:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Event
+from time import monotonic
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
@@ -29,10 +31,15 @@ class Node:
         self.name = "t"
         self.behind: list[int] = []
         """How many partitions the next answers know of, before all of them are told again."""
+        self.over = Event()
+        """Of the test: no group has a coordinator before."""
         self.scripted = ScriptedNode(self.answer)
         self.readers: list[StreamReader] = []
 
     def answer(self, frame: Frame) -> Answer:
+        if frame.api == Api.FIND_COORDINATOR:
+            self.over.wait()
+            return None
         if frame.api == Api.METADATA:
             count = self.behind.pop(0) if self.behind else len(self.ends)
             topics = frame.body.topics
@@ -55,6 +62,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     node = Node()
     with node.scripted:
         yield node
+        node.over.set()
         for reader in node.readers:
             reader.stop()
 
@@ -356,3 +364,23 @@ def test_what_is_wrong_is_said_when_it_is_asked_first_and_by_then_there_is_a_rea
         with pytest.raises(WrongOption, match="a stream has no end"):
             ask()
     refused.stop()
+
+
+def test_a_group_without_a_coordinator_holds_up_one_batch_a_little_and_is_told_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(source, "REPORT_S", 0.3)
+    stream = reader(node, startingOffsets="earliest", groupId="g")
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    began = monotonic()
+    for ends in range(11, 15):
+        node.ends = [ends]
+        end = stream.latestOffset(end, ALL)
+        assert end["t"] == {"0": ends}
+    assert monotonic() - began < 4.0, "and not the query's time-out, of 60 s"
+    assert caplog.text.count("the positions of group 'g' are not written") == 1
+    told: list[dict[tuple[str, int], int]] = []
+    monkeypatch.setattr(source, "set_positions", lambda _cluster, _group, flat: told.append(flat))
+    monkeypatch.setattr(source, "monotonic", lambda: monotonic() + source.REPORT_AGAIN_S)
+    assert stream.latestOffset(end, ALL) == end
+    assert told == [{("t", 0): 14}]
