@@ -12,6 +12,7 @@ from typing import Any
 from quorate.client.cluster import parse_bootstrap
 from quorate.client.records import COLUMN_NAMES
 from quorate.client.security import Security
+from quorate.spark import kafka_options
 from quorate.wire.opening import CODECS
 
 Positions = dict[str, dict[int, int]]
@@ -155,7 +156,7 @@ class WriteOptions:
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     """Raises WrongOption."""
-    options = _known(given, (*WRITE_NAMES, *OF_SPARK))
+    options = _known(given, (*WRITE_NAMES, *OF_SPARK), kafka_options.WRITING)
     app, version = _version(options)
     compression = options.get("kafka.compression.type", "").lower() or "none"
     if compression not in CODECS:
@@ -182,7 +183,10 @@ def parse_options(given: Mapping[str, str]) -> Options:
     lake_options = {
         name[len(OF_LAKE) :]: str(value) for name, value in given.items() if name.lower().startswith(OF_LAKE)
     }
-    options = _known({name: given[name] for name in given if not name.lower().startswith(OF_LAKE)}, NAMES)
+    others = {name: given[name] for name in given if not name.lower().startswith(OF_LAKE)}
+    options = _known(others, NAMES, kafka_options.READING)
+    if (wrong := kafka_options.not_done_here(options)) is not None:
+        raise WrongOption(wrong)
     starting, ending = _where(options, "starting"), _where(options, "ending")
     if isinstance(starting, int) and isinstance(ending, int) and starting > ending:
         raise WrongOption(
@@ -302,21 +306,24 @@ def _version(options: Mapping[str, str]) -> tuple[str | None, int | None]:
     return app, number
 
 
-def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+def _known(
+    given: Mapping[str, str], names: tuple[str, ...], of_kafka: tuple[str, ...] = ()
+) -> dict[str, str]:
     """What was given, under the names as they are written here."""
-    known = {name.lower(): name for name in names}
+    known = {name.lower(): name for name in (*names, *of_kafka)}
     options: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in known:
-            raise _unknown(name, [each for each in names if each not in OF_SPARK])
+            raise _unknown(name, [each for each in names if each not in OF_SPARK], of_kafka)
         options[known[name.lower()]] = str(value).strip()
     return options
 
 
-def _unknown(name: str, names: list[str]) -> WrongOption:
-    close = get_close_matches(name.lower(), [known.lower() for known in names], n=1, cutoff=0.6)
+def _unknown(name: str, names: list[str], of_kafka: tuple[str, ...]) -> WrongOption:
+    every = {known.lower(): known for known in (*names, *of_kafka)}
+    close = get_close_matches(name.lower(), list(every), n=1, cutoff=0.6)
     if close:
-        meant = next(known for known in names if known.lower() == close[0])
+        meant = every[close[0]]
         return WrongOption(f'format("quorate") has no option {name!r}; did you mean {meant!r}?')
     return WrongOption(f'format("quorate") has no option {name!r} here; it has: {", ".join(names)}')
 

@@ -76,6 +76,49 @@ def test_columns_are_kept_in_the_order_asked_for() -> None:
     assert parse_options(LEAST | {"includeHeaders": "true"}).columns == COLUMN_NAMES
 
 
+OF_A_KAFKA_SOURCE = LEAST | {
+    "kafka.isolation.level": "read_committed",
+    "kafka.client.id": "totals",
+    "groupIdPrefix": "spark-totals",
+    "fetchOffset.numRetries": "3",
+    "fetchOffset.retryIntervalMs": "10",
+    "kafkaConsumer.pollTimeoutMs": "120000",
+    "kafka.max.poll.records": "5000",
+    "kafka.fetch.max.bytes": "1048576",
+    "startingOffsetsByTimestamp": '{"events": {"0": 5}}',
+    "startingOffsetsByTimestampStrategy": "latest",
+    "maxOffsetsPerTrigger": "100000",
+    "failOnDataLoss": "false",
+}
+OF_A_KAFKA_SINK = {
+    "kafka.bootstrap.servers": "localhost:9092",
+    "topic": "totals",
+    "checkpointLocation": "checkpoints/totals",
+    "kafka.acks": "all",
+    "kafka.linger.ms": "5",
+    "kafka.batch.size": "65536",
+    "kafka.enable.idempotence": "true",
+    "kafka.compression.type": "zstd",
+    "includeHeaders": "true",
+}
+
+
+def test_a_query_of_kafka_moves_by_changing_one_word() -> None:
+    bare = {name: OF_A_KAFKA_SOURCE[name] for name in ("startingOffsetsByTimestamp", "maxOffsetsPerTrigger")}
+    assert parse_options(OF_A_KAFKA_SOURCE) == parse_options(LEAST | bare | {"failOnDataLoss": "false"})
+    needed = ("kafka.bootstrap.servers", "topic", "kafka.compression.type")
+    assert parse_write_options(OF_A_KAFKA_SINK) == parse_write_options(
+        {name: OF_A_KAFKA_SINK[name] for name in needed}
+    )
+
+
+def test_what_kafka_has_for_reading_is_not_taken_for_writing() -> None:
+    with pytest.raises(WrongOption, match=r"no option 'kafka.max.poll.records'"):
+        parse_write_options(OF_A_KAFKA_SINK | {"kafka.max.poll.records": "1"})
+    with pytest.raises(WrongOption, match=r"no option 'kafka.ack'; did you mean 'kafka.acks'"):
+        parse_write_options(OF_A_KAFKA_SINK | {"kafka.ack": "all"})
+
+
 def test_security_is_as_librdkafka_calls_it() -> None:
     assert parse_options(LEAST).security is None
     assert parse_options(LEAST | PASSWORD | {"kafka.ssl.ca.location": "ca.pem"}).security == Security(
@@ -107,6 +150,11 @@ def test_security_is_as_librdkafka_calls_it() -> None:
         ({"startingTimestamp": "9", "endingTimestamp": "8"}, "is behind 'endingTimestamp' 8"),
         ({"maxTriggerDelay": "soon"}, "'soon' is no time such as 15m"),
         ({"maxRecordsPerPartition": "0"}, "not a whole number from 1"),
+        ({"kafka.isolation.level": "read_uncommitted"}, "only what is committed is read; leave it out"),
+        ({"startingOffsetsByTimestampStrategy": "error"}, "'error' is not done here"),
+        ({"kafka.client.ids": "a"}, "did you mean 'kafka.client.id'"),
+        ({"kafka.acks": "all"}, "no option 'kafka.acks'"),
+        ({"kafka.auto.offset.reset": "latest"}, "no option 'kafka.auto.offset.reset'"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"kafka.security.protocl": "SSL"}, "did you mean 'kafka.security.protocol'"),
         ({"kafka.security.protocol": "TLS"}, "'TLS' is unknown; there is: PLAINTEXT, SSL,"),
