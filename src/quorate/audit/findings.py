@@ -83,9 +83,6 @@ KINDS: dict[str, Kind] = {
 }
 """In the order in which they are told."""
 
-HARMLESS = ("footer",)
-"""Found and told like others; what is wrong costs time, not data."""
-
 
 class Finding(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """One stretch of one replica's log, or one file of it. `replica` is empty where it is about all copies."""
