@@ -55,7 +55,9 @@ def test_a_short_demo_goes_through_its_steps_and_cleans_up(tmp_path: Path) -> No
     assert "ERROR" not in done.stderr
     assert (tmp_path / "out" / "demo-story.svg").read_text(encoding="utf-8").startswith("<?xml")
     assert list((tmp_path / "out" / "demo-sweep.parquet").glob("*/*.parquet"))
-    assert "</svg>" in (tmp_path / "out" / "demo-report.html").read_text(encoding="utf-8")
+    page = tmp_path / "out" / "demo-report.html"
+    assert "</svg>" in page.read_text(encoding="utf-8")
+    assert f"for your browser: {page.resolve()}\n" in done.stdout
     assert [path.name for path in scratch.iterdir() if path.name.startswith("quorate-")] == []
     assert took_s(done.stdout) < allowed_s
 

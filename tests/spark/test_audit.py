@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +55,7 @@ from tests.unit.machine.table_support import ACCOUNTS, id_of
 pytestmark = pytest.mark.cluster
 
 TIMEOUT_S = 60.0
+COMMAND_S = 180.0
 WRITING_PAUSE_S = 0.05
 TOPICS = {name: name for name in REPLICATIONS} | {"turned": "raft"}
 """And how each is replicated at first."""
@@ -326,6 +329,20 @@ def test_a_cluster_of_all_protocols_is_clean(spark: SparkSession, lived: Path) -
     ]
     assert {facts.purpose for facts in settled} == {"metadata", "transactions"}
     assert report.states_count == len(settled), "each copy that has settled anything was built again"
+
+
+def test_the_command_on_what_is_whole(lived: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "quorate", "audit", str(lived), "--master", "local[2]"],
+        check=False,
+        text=True,
+        capture_output=True,
+        timeout=COMMAND_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every frame is whole, every chain unbroken, and all copies agree." in done.stdout
+    assert "3 replicas" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 def test_the_command_says_what_and_what_to_do(

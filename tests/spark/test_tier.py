@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -18,7 +22,7 @@ from quorate.cli.demo_cluster import DemoCluster
 from quorate.cli.entry import run
 from quorate.client.cluster import Cluster
 from quorate.spark import lake as lakes
-from quorate.spark.lake import Lake, LakeTrouble
+from quorate.spark.lake import File, Lake, LakeTrouble
 from quorate.spark.options import Positions
 from quorate.spark.tier import Tiering
 from tests.spark.conftest import TIMEOUT_S, Topic
@@ -26,6 +30,8 @@ from tests.unit.backup.object_store import BUCKET, CREDENTIALS, object_store
 
 pytestmark = pytest.mark.cluster
 
+COMMAND_S = 180.0
+POLL_S = 0.2
 MakeTopic = Callable[..., Topic]
 
 
@@ -61,6 +67,11 @@ class Job:
     def _ids(self) -> list[str]:
         with Cluster(self.topic.bootstrap) as cluster:
             return [topic.id.hex() for topic in cluster.topics([self.topic.name]).values()]
+
+    def files(self) -> list[File]:
+        (topic_id,) = self._ids()
+        table = self.lake.table(self.topic.name, topic_id)
+        return table.files() if table is not None else []
 
     def tiered(self, **more: str) -> DataFrame:
         options = {f"lake.{name}": value for name, value in self.lake.options.items()}
@@ -259,6 +270,28 @@ def test_what_the_log_forgets_is_read_from_the_lake_and_a_hole_is_an_error(
         job.run()
 
 
+def test_what_is_read_with_the_log_is_one_version_of_the_table_whatever_comes_later(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """What is planned once is read, though by then it is all in the table, and the log has let go of some."""
+    job = Job(spark, make_topic(), Lake(str(tmp_path / "lake")))
+    job.topic.produce(numbered(100))
+    job.run()
+    job.topic.produce(numbered(50, 100))
+    frame = job.tiered(columns="value,offset")
+    assert frame.count() == 150, "Spark plans a frame once"
+    first_of_log = sorted(row.offset for row in frame.collect())[100]
+    job.topic.produce(numbered(30, 150))
+    assert job.run().rows_count == 80
+    delete_before(job.topic, first_of_log)
+    assert sorted(bytes(row.value) for row in frame.collect()) == numbered(150)
+    assert job.values() == numbered(180)
+    delete_before(job.topic, first_of_log + 10)
+    with pytest.raises(PySparkException, match="are not in the log"):
+        frame.collect()
+    assert job.values() == numbered(180), "planned anew, it is there"
+
+
 def test_a_topic_that_was_created_anew_is_not_mixed_with_the_old_one(job: Job, cluster: DemoCluster) -> None:
     job.topic.produce(numbered(10))
     job.run()
@@ -330,3 +363,61 @@ def test_the_newest_version_is_what_is_asked_for(job: Job) -> None:
     job.run()
     assert (table.files(), table.next_offset(0)) == before
     assert isinstance(table, lakes.Table)
+
+
+# ---- the command ----
+
+
+def tier_command(topic: Topic, lake: str, *words: str) -> list[str]:
+    given = ("--lake", lake, "--bootstrap", topic.bootstrap, "--master", "local[2]", *words)
+    return [sys.executable, "-m", "quorate", "tier", topic.name, *given]
+
+
+@pytest.mark.skipif(find_spec("moto") is None, reason="moto is not installed")
+def test_the_command_keeps_a_topic_in_a_place_that_options_reach(
+    spark: SparkSession, make_topic: MakeTopic, s3: dict[str, str]
+) -> None:
+    job = Job(spark, make_topic(2), Lake(f"s3://{BUCKET}/commanded", s3))
+    job.topic.produce(numbered(60))
+    storage = [word for name, value in s3.items() for word in ("--storage", f"{name}={value}")]
+    done = subprocess.run(
+        tier_command(job.topic, job.lake.uri, *storage, "--json"),
+        check=False,
+        text=True,
+        capture_output=True,
+        timeout=COMMAND_S,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["records"], said["commits"]) == (60, 1)
+    assert said["bytes"] > 0
+    assert sorted(value for _, _, value in job.rows()) == numbered(60)
+
+
+def test_the_command_goes_on_and_says_in_one_line_why_it_ends(
+    job: Job, cluster: DemoCluster, tmp_path: Path
+) -> None:
+    job.topic.produce(numbered(20))
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        command = tier_command(job.topic, job.lake.uri, "--every", "1 s")
+        tiering = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        for sent in (20, 40):
+            if sent > 20:
+                job.topic.produce(numbered(20, 20))
+            deadline = monotonic() + COMMAND_S
+            while sum(file.rows for file in job.files()) < sent:
+                assert monotonic() < deadline, said.read_text(encoding="utf-8")
+                assert tiering.poll() is None, said.read_text(encoding="utf-8")
+                sleep(POLL_S)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.delete_topics([job.topic.name])[job.topic.name].result(TIMEOUT_S)
+        assert tiering.wait(COMMAND_S) == 1
+    finally:
+        tiering.kill()
+        tiering.wait()
+    text = said.read_text(encoding="utf-8")
+    for noise in ("Traceback", "Exception", "at org.apache", "=== Streaming Query"):
+        assert noise not in text, text
+    assert f"topic '{job.topic.name}'" in text.splitlines()[-1]
