@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from time import monotonic
 from typing import NamedTuple
 
@@ -13,8 +12,6 @@ from tests.cluster.growing import GrowingCluster, held_by
 
 STAGES = ("as it is ordered", "while copies are made", "as they are about to count")
 LOOK_EVERY_S = 0.002
-STANDS_STILL_S, GOES_ON_S = 0.4, 0.15
-"""In turn: most of the time it stands still, and no command has to wait for long."""
 
 
 class Copies(NamedTuple):
@@ -68,33 +65,3 @@ async def is_seen(cluster: GrowingCluster, client: Client, operator: int, stage:
             return False
         assert monotonic() < deadline, f"not seen {stage}: {copies}"
         await asyncio.sleep(LOOK_EVERY_S)
-
-
-async def stands_still_as_it_is_ordered(
-    cluster: GrowingCluster, client: Client, operator: int, target: int
-) -> bool:
-    """Whether the target stood still when something was ordered, and so has nothing of it. It stands still then.
-
-    Who orders asks it first: so it goes on in between.
-    """
-    deadline = monotonic() + START_TIMEOUT_S
-    while monotonic() < deadline:
-        cluster.nodes[target].send(signal.SIGSTOP)
-        before, until = await _ordered(client, operator), monotonic() + STANDS_STILL_S
-        while monotonic() < until:
-            if await _ordered(client, operator) - before:
-                return True
-            await asyncio.sleep(LOOK_EVERY_S)
-        cluster.nodes[target].send(signal.SIGCONT)
-        await asyncio.sleep(GOES_ON_S)
-    return False
-
-
-async def _ordered(client: Client, operator: int) -> set[tuple[str, int, int]]:
-    image = await client.image(operator)
-    return {
-        (topic.name, number, change.at)
-        for topic in image.topics
-        for number, change in topic.changes.items()
-        if set(change.wanted) - set(topic.ensembles[number])
-    }

@@ -7,6 +7,7 @@ from one node to another is one proxy, and cutting it is a cut one way.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import permutations
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Self
 
 import msgspec
 
-from quorate.bench.cluster_processes import free_ports
+from quorate.bench.cluster_processes import NodeProcess, free_ports
+from quorate.node.client import Client
 from quorate.node.config import Address
-from tests.cluster.growing import GrowingCluster
+from tests.cluster.growing import FIRST, GrowingCluster
 
 CHUNK_BYTES = 1 << 16
 
@@ -25,7 +27,8 @@ CHUNK_BYTES = 1 << 16
 class Link:
     """What one node says to another goes through here."""
 
-    def __init__(self, target: Address) -> None:
+    def __init__(self, target: Address | None) -> None:
+        """None: it is not there yet."""
         self.target = target
         self.delay_s = 0.0
         self.is_cut = False
@@ -55,6 +58,8 @@ class Link:
         writers = [writer]
         try:
             await self._passable()
+            if self.target is None:
+                raise ConnectionRefusedError
             answers, onwards = await asyncio.open_connection(self.target.host, self.target.port)
             writers.append(onwards)
             await asyncio.gather(self._pass_on(reader, onwards), self._pass_on(answers, writer))
@@ -84,20 +89,20 @@ class Link:
 class ProxiedCluster(GrowingCluster):
     """Use it in an `async with`, inside of the loop that the proxies run in."""
 
-    def __init__(self, directory: Path, **settings: object) -> None:
-        """`settings` are told to every node."""
+    def __init__(self, directory: Path, *, later: Sequence[int] = (), **settings: object) -> None:
+        """`settings` are told to every node, and what is said to nodes that join `later` can be cut, too."""
         super().__init__(directory)
         self.links: dict[tuple[int, int], Link] = {}
         self._ports: dict[tuple[int, int], int] = {}
-        pairs = list(permutations(self.nodes, 2))
+        pairs = list(permutations(self.nodes, 2)) + [(first, joins) for first in FIRST for joins in later]
         for pair, port in zip(pairs, free_ports(len(pairs)), strict=True):
             self._ports[pair] = port
-            self.links[pair] = Link(self.nodes[pair[1]].address)
+            self.links[pair] = Link(self.nodes[pair[1]].address if pair[1] in self.nodes else None)
         for number, node in self.nodes.items():
             config = msgspec.json.decode(node.config.read_bytes()) | settings
             config["peers"] = {
                 str(other): f"127.0.0.1:{self._ports[number, other]}"
-                for other in self.nodes
+                for other in (*self.nodes, *later)
                 if other != number
             }
             node.config.write_bytes(msgspec.json.encode(config))
@@ -113,6 +118,13 @@ class ProxiedCluster(GrowingCluster):
         self.__exit__(kind, error, trace)
         for link in self.links.values():
             await link.close()
+
+    def join(self, node: int, client: Client, *, contacts: Sequence[int] = FIRST) -> NodeProcess:
+        made = super().join(node, client, contacts=contacts)
+        for first in FIRST:
+            if (first, node) in self.links:
+                self.links[first, node].target = made.address
+        return made
 
     def cut_off(self, node: int, *, to: bool = True, of: bool = True) -> None:
         """Nobody hears this node (`of`), and it hears nobody (`to`)."""

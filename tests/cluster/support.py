@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from quorate.machine.metadata import REPLICATIONS
 
 Result = TypeVar("Result")
 
+TRIES_MAX = 4
+"""A machine that is busy may look too late."""
 LOOK_EVERY_S = 0.001
 """At what is over within milliseconds."""
 QUICK_RAFT = {"election_timeout_s": 0.5, "heartbeat_s": 0.1}
@@ -54,6 +56,16 @@ async def until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"waited {START_TIMEOUT_S} s for {what}"
         await asyncio.sleep(POLL_S)
+
+
+async def until_caught(
+    what: str, attempt: Callable[[], Awaitable[Result | None]], tries_max: int = TRIES_MAX
+) -> Result:
+    """What an attempt has caught; as often as it sees itself that it came too late, it is made again."""
+    for _ in range(tries_max):
+        if caught := await attempt():
+            return caught
+    raise AssertionError(f"{what} in {tries_max} attempts")
 
 
 def freeze_when(holds: Callable[[], bool], send: Callable[[signal.Signals], None], what: str) -> None:

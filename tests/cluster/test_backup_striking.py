@@ -14,6 +14,7 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from quorate.node.client import Client
 from tests.cluster.fault_support import PARTITIONS_COUNT, everything
 from tests.cluster.following import Reader, Record, read_along
 from tests.cluster.growing import GrowingCluster
-from tests.cluster.support import expect_no_traceback, freeze_when, run
+from tests.cluster.support import expect_no_traceback, freeze_when, run, until_caught
 from tests.cluster.test_backup import Log, Person, expect_same, produce, until_there
 
 pytestmark = pytest.mark.cluster
@@ -159,14 +160,18 @@ class Saving:
 
 
 async def caught(backups: Backups, stage: str) -> tuple[Saving, Path]:
-    for number in range(TRIES_MAX):
-        place = backups.directory / f"{len(list(backups.directory.iterdir()))}-{number}"
+    before, numbers = len(list(backups.directory.iterdir())), count()
+
+    async def attempt() -> tuple[Saving, Path] | None:
+        place = backups.directory / f"{before}-{next(numbers)}"
         saving = Saving(backups, place, stage)
         if await asyncio.to_thread(saving.until_seen):
             return saving, place
         saving.command.kill()
         saving.command.communicate()
-    raise AssertionError(f"it was never seen {stage}")
+        return None
+
+    return await until_caught(f"it was never seen {stage}", attempt, TRIES_MAX)
 
 
 @pytest.mark.proof

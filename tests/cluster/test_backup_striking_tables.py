@@ -22,7 +22,7 @@ from quorate.client import Consistency, TableGroup, UnknownGroup, Unreachable, c
 from quorate.machine.metadata import REPLICATIONS
 from quorate.tables import Column, CreateTable, Insert, Table, Type
 from tests.cluster.growing import GrowingCluster
-from tests.cluster.support import expect_no_traceback, freeze_when, run
+from tests.cluster.support import expect_no_traceback, freeze_when, run, until_caught
 from tests.cluster.test_backup import ACCOUNTS_COUNT, BALANCE, WAIT_S, Person, transfers
 from tests.cluster.test_backup_striking import TRIES_MAX, VICTIMS, Backups
 from tests.unit.backup.object_store import BUCKET, CREDENTIALS, object_store
@@ -134,7 +134,7 @@ class Saving:
 
 
 async def caught(backups: Backups, places: Places, stage: str) -> tuple[Saving, Place]:
-    for _ in range(TRIES_MAX):
+    async def attempt() -> tuple[Saving, Place] | None:
         place = places.one_more()
         saving = Saving(backups, place)
         with suppress(AssertionError):
@@ -142,7 +142,9 @@ async def caught(backups: Backups, places: Places, stage: str) -> tuple[Saving, 
                 return saving, place
         saving.command.kill()
         saving.command.communicate()
-    raise AssertionError(f"it was never seen {stage}")
+        return None
+
+    return await until_caught(f"it was never seen {stage}", attempt, TRIES_MAX)
 
 
 @pytest.mark.proof

@@ -7,11 +7,11 @@ person types them. Whatever was acknowledged is there once in the end, on every 
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -23,10 +23,10 @@ from quorate.machine.cluster import drained_nodes
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
 from tests.cluster.fault_support import Load, Writer, go_on, transferred_in, written_to
-from tests.cluster.moving_stages import STAGES, is_seen, stands_still_as_it_is_ordered
+from tests.cluster.moving_stages import STAGES, is_seen
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
-from tests.cluster.support import run
+from tests.cluster.support import TRIES_MAX, run, until_caught
 from tests.cluster.test_faults import killed, leading
 
 pytestmark = pytest.mark.cluster
@@ -41,8 +41,6 @@ SLOW_S = 0.06
 """What one of the first nodes says takes so long to another: each step of a change is then seen."""
 HOLD_BACK = "cluster alter --config quorate.moving.rate=0"
 RELEASE = "cluster alter --config quorate.moving.rate=off"
-TRIES_MAX = 4
-"""A machine that is busy may look too late."""
 
 
 class Moving:
@@ -52,7 +50,6 @@ class Moving:
         self.cluster, self.client, self.loads = cluster, client, loads
         self.person = Operator(cluster.bootstrap)
         self._released: asyncio.Task[object] | None = None
-        self._stands_still = 0
 
     async def types(self, line: str) -> str:
         return await asyncio.to_thread(self.person.brings_about, line)
@@ -93,17 +90,21 @@ class Moving:
         image = await self.client.image(next(iter(self.cluster.nodes)), current=True)
         return {topic.name for topic in image.topics if topic.changes}
 
+    async def before(self, stage: str, target: int) -> None:
+        """Nothing moves that is ordered now; and where it is to go no further, who is to have copies hears no other
+        node. (Whoever orders is answered.)"""
+        await self.holds_back(True)
+        if stage == STAGES[0]:
+            self.cluster.cut_off(target, of=False)
+
     async def is_seen(self, operator: int, stage: str, target: int = 0) -> bool:
         """What was ordered while nothing moves, as it is so far. Links are slow then where that helps to see it, or
-        the target, if one is named, stands still: until somebody is killed."""
-        if stage == STAGES[0] and target:
-            is_seen_so = await stands_still_as_it_is_ordered(self.cluster, self.client, operator, target)
-            self._stands_still = target if is_seen_so else 0
-            return is_seen_so
+        the target, if one is named, has not heard of it: until somebody is killed."""
         if stage != STAGES[0]:
             assert await is_seen(self.cluster, self.client, operator, STAGES[1])
             await self.go_on()  # And it stays so.
-        if stage != STAGES[1]:
+        is_held = stage == STAGES[1] or (stage == STAGES[0] and target)
+        if not is_held:
             for node in (1, 2, 3):
                 self.cluster.slow_down(node, SLOW_S)
         if stage == STAGES[2]:
@@ -114,19 +115,13 @@ class Moving:
 
     async def killed(self, node: int) -> None:
         self.cluster.nodes[node].kill()
-        self._heal()
+        self.cluster.heal()
         await self.go_on()
         self.cluster.nodes[node].start()
 
-    def _heal(self) -> None:
-        self.cluster.heal()
-        if self._stands_still and self.cluster.nodes[self._stands_still].process is not None:
-            self.cluster.nodes[self._stands_still].send(signal.SIGCONT)
-        self._stands_still = 0
-
     async def lets_go(self) -> None:
         """Everything moves again, whatever became of it."""
-        self._heal()
+        self.cluster.heal()
         if self._released is not None:
             await self._released
             self._released = None
@@ -156,7 +151,10 @@ class Moving:
 @asynccontextmanager
 async def four_nodes(directory: Path) -> AsyncIterator[Moving]:
     async with (
-        written_to(directory, value_bytes=VALUE_BYTES) as (cluster, writers),
+        written_to(directory, ProxiedCluster(directory, later=(4,)), value_bytes=VALUE_BYTES) as (
+            cluster,
+            writers,
+        ),
         cluster.client() as client,
     ):
         cluster.join(4, client)
@@ -268,37 +266,34 @@ def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> 
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
             for victim in VICTIMS:
-                for _ in range(TRIES_MAX):
-                    is_caught = await caught_moving(moving, order, victim, stage)
-                    for line in order.undone:
-                        await moving.types(line)
-                        assert await moving.changing() == set()
-                    if is_caught:
-                        break
-                else:
-                    raise AssertionError(f"{name}: {victim} was never killed {stage}")
+                await until_caught(
+                    f"{name}: {victim} was never killed {stage}",
+                    partial(caught_moving, moving, order, victim, stage),
+                )
                 await moving.go_on()
 
     run(main())
 
 
 async def caught_moving(moving: Moving, order: Order, victim: str, stage: str) -> bool:
-    """Whether one was killed when it was so far; in any case it comes to its end."""
+    """Whether one was killed when all of it was so far; in any case it comes to its end, and is undone."""
     operator = await leading(moving.cluster, moving.client)
     hit = {"operator": operator, "source": order.source, "target": order.target}[victim]
-    await moving.holds_back(True)
-    typed = [moving.begins(f"{line} --no-wait") for line in order.lines]
+    await moving.before(stage, order.target)
+    for process in [moving.begins(f"{line} --no-wait") for line in order.lines]:
+        await asyncio.to_thread(process.wait)  # Nodes talk through proxies of this loop.
     is_caught = await moving.is_seen(operator, stage, order.target)
     if is_caught:
         await moving.killed(hit)
     await moving.cluster.until_registered(moving.client)
     await moving.lets_go()
-    for process in typed:
-        await asyncio.to_thread(process.wait)  # Nodes talk through proxies of this loop.
     for line in order.lines:
         await moving.types_again(line)
     await moving.until_still()
     assert sum((await moving.held()).values()) == order.copies_count
+    for line in order.undone:
+        await moving.types(line)
+        assert await moving.changing() == set()
     return is_caught
 
 
@@ -311,24 +306,26 @@ def test_a_command_that_is_killed_goes_on_when_it_is_typed_again(tmp_path: Path,
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
             for stage in STAGES:
-                for _ in range(TRIES_MAX):
-                    is_caught = await caught_commands(moving, order.lines, stage, order.target)
-                    assert sum((await moving.held()).values()) == order.copies_count
-                    await moving.go_on()
-                    for line in order.undone:
-                        await moving.types(line)
-                    if is_caught:
-                        break
-                else:
-                    raise AssertionError(f"{name}: never killed {stage}")
+                await until_caught(
+                    f"{name}: never killed {stage}", partial(caught_and_undone, moving, order, stage)
+                )
 
     run(main())
+
+
+async def caught_and_undone(moving: Moving, order: Order, stage: str) -> bool:
+    is_caught = await caught_commands(moving, order.lines, stage, order.target)
+    assert sum((await moving.held()).values()) == order.copies_count
+    await moving.go_on()
+    for line in order.undone:
+        await moving.types(line)
+    return is_caught
 
 
 async def caught_commands(moving: Moving, lines: Sequence[str], stage: str, target: int = 0) -> bool:
     """Whether they were killed when it was so far; what they were to do is done in any case, by the same again."""
     operator = await leading(moving.cluster, moving.client)
-    await moving.holds_back(True)
+    await (moving.before(stage, target) if target else moving.holds_back(True))
     typed = [moving.begins(line) for line in lines]
     is_caught = await moving.is_seen(operator, stage, target)
     is_caught = is_caught and any(process.poll() is None for process in typed)

@@ -39,9 +39,9 @@ from quorate.node.client import BadRequest, NotDone, OutcomeUnknown
 from tests.cluster.fault_support import transferred_in, written_to
 from tests.cluster.growing import held_by
 from tests.cluster.moving_stages import STAGES
-from tests.cluster.support import run
+from tests.cluster.support import TRIES_MAX, run
 from tests.cluster.test_faults import expect_new_life, leading
-from tests.cluster.test_moves import TRIES_MAX, VICTIMS, Moving, four_nodes
+from tests.cluster.test_moves import VICTIMS, Moving, four_nodes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.proof]
 

@@ -10,6 +10,7 @@ import asyncio
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from quorate.machine.metadata import METADATA, REPLICATIONS
 from quorate.node.requests import ReplicaStatus
 from tests.cluster.fault_support import written_to
 from tests.cluster.growing import held_by
-from tests.cluster.support import run
+from tests.cluster.support import run, until_caught
 from tests.cluster.test_faults import leading
 from tests.cluster.test_moves import FEW_COUNT, VICTIMS, Moving
 from tests.cluster.watched import Watched
@@ -41,8 +42,6 @@ is suspected (an election time-out is eight times as long)."""
 ARRIVED_S = 2 * SLOW_S
 """By then who leads has heard what others answered before they stood still."""
 LOOK_EVERY_S = 0.005
-TRIES_MAX = 4
-"""A machine that is busy may look too late."""
 ELECTED = [kind for kind in REPLICATIONS if kind != "coordinated"]
 """Of the other an operator chooses who leads."""
 
@@ -160,12 +159,15 @@ async def caught_voting(moving: Moving, line: str, victim: str, stage: str) -> b
 
 async def struck_while_voting(moving: Moving, line: str, victim: str, stage: str) -> None:
     (back,) = (other for other in VOTERS if other != line)
-    for _ in range(TRIES_MAX):
-        if await caught_voting(moving, line, victim, stage):
-            return
-        await moving.types(back)
-        await moving.cluster.until_voters(moving.client, VOTERS[back])
-    raise AssertionError(f"{line}: {victim} was never killed {stage}")
+
+    async def attempt() -> bool:
+        is_caught = await caught_voting(moving, line, victim, stage)
+        if not is_caught:
+            await moving.types(back)
+            await moving.cluster.until_voters(moving.client, VOTERS[back])
+        return is_caught
+
+    await until_caught(f"{line}: {victim} was never killed {stage}", attempt)
 
 
 @pytest.mark.proof
@@ -232,11 +234,9 @@ def test_whoever_is_killed_while_the_metadata_group_is_handed_over(tmp_path: Pat
         ):
             moving = Moving(cluster, client, writers)
             for victim in VICTIMS:
-                for _ in range(TRIES_MAX):
-                    if await caught_handing_over(moving, victim, stage):
-                        break
-                else:
-                    raise AssertionError(f"{victim} was never killed {stage}")
+                await until_caught(
+                    f"{victim} was never killed {stage}", partial(caught_handing_over, moving, victim, stage)
+                )
 
     run(main())
 
@@ -301,10 +301,8 @@ def test_whoever_is_killed_while_preferred_leaders_are_elected(tmp_path: Path, k
             moving = Moving(cluster, client, writers)
             handed = await handing(moving, kind)
             for victim in VICTIMS:
-                for _ in range(TRIES_MAX):
-                    if await caught(moving, handed, victim, stage):
-                        break
-                else:
-                    raise AssertionError(f"{victim} was never killed {stage}")
+                await until_caught(
+                    f"{victim} was never killed {stage}", partial(caught, moving, handed, victim, stage)
+                )
 
     run(main())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.cluster.fault_support import Load, go_on, transferred_in, written_to
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.steady import RETRY_OF_KILLED_S, written_steadily
-from tests.cluster.support import run
+from tests.cluster.support import run, until_caught
 from tests.cluster.turning_stages import (
     COPIES,
     ENDED,
@@ -41,8 +42,6 @@ VICTIMS = ("operator", "source", "target")
 where it is led anew, the one that leads then."""
 ONE_FURTHER_TWO_AND_THREE = (1, 3, 2)
 """Shifts, one after the other."""
-TRIES_MAX = 4
-"""A machine that is busy may look too late."""
 
 
 def shifted(shift: int) -> dict[str, str]:
@@ -142,13 +141,16 @@ def test_whoever_is_killed_at_whatever_stage_it_goes_on(tmp_path: Path, stage: s
 async def struck(
     person: Person, writers: Sequence[Load], topic: str, to: str, victim: str, stage: str
 ) -> None:
-    for _ in range(TRIES_MAX):
-        before = await person.replication(topic)
-        if await caught_turning(person, writers, topic, to, victim, stage):
-            return
-        await person.orders({topic: before})
-        await person.until_turned({topic: before})
-    raise AssertionError(f"topic {topic} to {to}: {victim} was never killed {stage}")
+    before = await person.replication(topic)
+
+    async def attempt() -> bool:
+        is_caught = await caught_turning(person, writers, topic, to, victim, stage)
+        if not is_caught:
+            await person.orders({topic: before})
+            await person.until_turned({topic: before})
+        return is_caught
+
+    await until_caught(f"topic {topic} to {to}: {victim} was never killed {stage}", attempt)
 
 
 async def caught_turning(
@@ -227,11 +229,10 @@ def test_whoever_is_killed_a_turn_is_called_off(tmp_path: Path, is_away: bool, s
             person = Person(cluster, client)
             for shift, victim in enumerate(VICTIMS, 1):
                 for topic, to in shifted(shift).items():
-                    for _ in range(TRIES_MAX):
-                        if await caught_calling_off(person, writers, topic, to, victim, stage, is_away):
-                            break
-                    else:
-                        raise AssertionError(f"topic {topic} to {to}: {victim} was never killed {stage}")
+                    await until_caught(
+                        f"topic {topic} to {to}: {victim} was never killed {stage}",
+                        partial(caught_calling_off, person, writers, topic, to, victim, stage, is_away),
+                    )
 
     run(main())
 
