@@ -16,10 +16,12 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from quorate.batch import encode_records, parse_batch_header, stamp
+from quorate.core.carrying import CarriesChunk
+from quorate.core.coordinated.shard import Kind, Reconfiguration
 from quorate.core.entry import NOWHERE, Header, Member, partition_of
-from quorate.core.raft import messages
+from quorate.core.isr.state import PartitionState
 from quorate.host.parcel import Leads, Parcel, Ping
-from quorate.machine import metadata
+from quorate.machine import metadata, shards
 from quorate.node import codec, requests
 from quorate.storage.frame import Frame, build
 
@@ -27,6 +29,12 @@ PARTITION = partition_of(bytes(range(16)), 3)
 SENDER = Member(2, 1)
 CHUNK = b"a piece of a snapshot"
 SIZE_BYTES = 4
+_IN, _OUT = Member(2, 1), Member(3, 4)
+SENSIBLE: dict[type, dict[str, object]] = {
+    Reconfiguration: {"kind": Kind.SWAP},
+    PartitionState: {"replicas": (_IN, _OUT), "isr": (_IN,), "elr": (_OUT,), "leader": _IN, "min_isr": 2},
+}
+"""Of what refuses to be anything: fields that agree with each other."""
 
 
 class Sampler:
@@ -57,13 +65,9 @@ class Sampler:
         return {int: number, str: f"word {number}", bytes: b"%d" % number, float: number + 0.5}[kind]
 
     def struct(self, kind: type[msgspec.Struct], **given: object) -> Any:
-        hints = get_type_hints(kind)
+        hints, given = get_type_hints(kind), SENSIBLE.get(kind, {}) | given
         sampled = {field: self.of(hints[field]) for field in kind.__struct_fields__ if field not in given}
         return kind(**sampled, **given)
-
-
-def set_apart(kinds: tuple[Any, ...], name: str) -> list[Any]:
-    return [kind for kind in kinds if kind.__name__ != name]
 
 
 def frame() -> Frame:
@@ -80,13 +84,13 @@ def letter(pieces: Any) -> bytes:
 def samples() -> Iterator[tuple[str, Any, bytes]]:
     """What it is, what it says, its bytes."""
     sampler = Sampler()
-    for kind in (*get_args(messages.Message), Ping, Leads):
+    for kind in (*get_args(codec.Message), Ping, Leads):
         message = sampler.struct(kind)
         frames: tuple[Frame, ...] = ()
         chunk = b""
         if hasattr(message, "headers"):
             message, frames = msgspec.structs.replace(message, headers=()), (frame(),)
-        if isinstance(message, messages.SnapshotChunk):
+        if isinstance(message, CarriesChunk):
             message, chunk = msgspec.structs.replace(message, length=len(CHUNK)), CHUNK
         partition = None if kind in (Ping, Leads) else PARTITION
         yield (
@@ -103,12 +107,13 @@ def samples() -> Iterator[tuple[str, Any, bytes]]:
     for kind in get_args(requests.Answer):
         answer = sampler.struct(kind)
         yield "answer", answer, letter(requests.encode_answer(7, answer))
-    # No node of that release oversaw anything, or kept what overseers store.
-    for kind in set_apart(get_args(metadata.Command), "WriteShard"):
+    for kind in get_args(metadata.Command):
         given = sampler.struct(kind)
         yield "command", given, msgspec.msgpack.encode(given)
-    image = sampler.struct(metadata._State, shards={})
-    yield "image", image, msgspec.msgpack.encode(image)
+    for stored in get_args(shards.State):  # One for each protocol that has overseers.
+        kept = {PARTITION: shards.Stored(1, 2, sampler.struct(stored))}
+        image = sampler.struct(metadata._State, shards=kept)
+        yield "image", image, msgspec.msgpack.encode(image)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from quorate.node.client import Client
 from quorate.storage.frame import Frame
 from quorate.tables import Add, Column, CreateTable, Insert, Operation, Table, Type, Update
 from tests.cluster.following import Reader, Record, read_along
-from tests.cluster.growing import held_by
+from tests.cluster.growing import GrowingCluster, held_by
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.support import expect_no_traceback, until
 
@@ -211,7 +211,7 @@ def _sent_by(writer: Writer) -> int:
     return writer.sent_count
 
 
-async def expect_kept(cluster: ProxiedCluster, writers: Sequence[Writer], reader: Reader) -> None:
+async def expect_kept(cluster: GrowingCluster, writers: Sequence[Writer], reader: Reader) -> None:
     """What is there is what was acknowledged, where that was said to be, and what was read along, where it was."""
     for writer in writers:
         await writer.finish()
@@ -264,7 +264,7 @@ async def written_to(
         expect_no_traceback(*cluster.nodes.values())
 
 
-async def expect_same_copies(cluster: ProxiedCluster, client: Client) -> None:
+async def expect_same_copies(cluster: GrowingCluster, client: Client) -> None:
     """Byte for byte, on every node that is to have one, and nowhere else: also what nobody has read."""
     (asked, *_) = cluster.nodes
     image = await client.image(asked)

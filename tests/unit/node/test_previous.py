@@ -1,4 +1,4 @@
-"""What nodes of the previous release say, and write into the metadata group, means the same to this one."""
+"""What nodes of the previous releases say, and write into the metadata group, means the same to this one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from quorate.core.entry import Member
 from quorate.machine import metadata
 from quorate.node.codec import decode_greeting, decode_parcel
 from quorate.node.requests import decode_answer, decode_request
-from tools.previous import LETTERS
+from tools.previous import RELEASES
 
-SAMPLES: list[dict[str, Any]] = json.loads(LETTERS.read_text(encoding="utf-8"))
+SAMPLES = [
+    pytest.param(sample, id=f"level-{release.level}-{sample['what']}-{sample['type']}")
+    for release in RELEASES
+    for sample in json.loads(release.letters.read_text(encoding="utf-8"))
+]
 NUMBER = 7
 
 
@@ -60,7 +64,7 @@ def lacks(says: Any, said: Any, at: str = "") -> list[str]:
     return [] if says == said else [f"{at}: {said!r} is read as {says!r}"]
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=[f"{one['what']}-{one['type']}" for one in SAMPLES])
+@pytest.mark.parametrize("sample", SAMPLES)
 def test_everything_that_was_said_is_understood(sample: dict[str, Any]) -> None:
     found = read(sample["what"], bytes.fromhex(sample["hex"]))
     assert type(found).__name__ == sample["type"]
