@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -122,6 +122,12 @@ class Member(ConfluentReader):
         self._read: dict[int, list[int]] = {number: [] for number in range(PARTITIONS_COUNT)}
         """The offsets, as they are now known."""
         self._values: dict[tuple[int, int], bytes] = {}
+        self._pending: dict[int, int] = {}
+        """Read since partitions were last given to it, and not committed."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nobody waits for it here: this loop may be what lets nodes talk to each other."""
+        self._closing.set()
 
     def poll(self) -> list[tuple[int, int, bytes]]:
         read = super().poll()
@@ -134,6 +140,16 @@ class Member(ConfluentReader):
                 offsets.pop()
             offsets.append(offset)
         return read
+
+    def _turn(self) -> None:
+        self._pending |= {partition: offset + 1 for partition, offset, _ in self.poll()}
+        if self._pending and self.commit(self._pending):
+            self.committed |= self._pending
+            self._pending = {}
+
+    def _got(self, partitions: list[Any]) -> None:
+        super()._got(partitions)
+        self._pending = {}  # It goes on from where the group is.
 
     async def go_on(self) -> None:
         """Until it has committed that it has read more."""
