@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from quorate.cli import say
-from quorate.cli.options import SERVERS, WAIT_S, Json, NoWait, Servers, Timeout
+from quorate.cli.options import SERVERS, WAIT_S, Json, NoWait, Servers, Throttle, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ EPILOG = """\b
 [bold]Examples[/bold]
 quorate cluster replace 3              its disk was lost; it was made anew with --replaces, and runs
 quorate cluster replace 3 --with 4     node 3 is gone for good
+quorate cluster replace 3 --throttle 20MiB/s
 
 It is never done by itself: only a person knows whether the old disk may come back with what it holds.
 
@@ -53,12 +54,14 @@ def replace(
             "--with", metavar="NEW", min=1, help="Who takes its place.", show_default="the same node"
         ),
     ] = None,
+    throttle: Throttle = None,
     servers: Servers = SERVERS,
     no_wait: NoWait = False,
     timeout: Timeout = WAIT_S,
     json: Json = False,
 ) -> None:
     """Let another node, or the same one with a new disk, take a node's place wherever it counts."""
+    from quorate.cli import moving
     from quorate.cli.how_far import change_voters, until_reached, until_voters_stay
     from quorate.cli.orders import carry_out
 
@@ -75,6 +78,7 @@ def replace(
             if _has_taken_over(image, voters, node, new):
                 return _Plan(True, [], [], [])
         plan = await _planned(orders, image, voters, node, new)
+        await moving.throttle(orders, throttle)
         if plan.votes:  # First of all: everything else is agreed on there.
             nodes = sorted(voters) if new == node else sorted({*voters, new} - {node})
             await change_voters(orders, nodes, timeout)

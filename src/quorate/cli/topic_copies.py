@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from quorate.cli import say
-from quorate.cli.options import SERVERS, WAIT_S, Json, NoWait, Servers, Timeout
+from quorate.cli.options import SERVERS, WAIT_S, Json, NoWait, Servers, Throttle, Timeout
 from quorate.cli.wrong import WrongUsage
 
 if TYPE_CHECKING:
@@ -94,10 +94,8 @@ FEW = {
 
 def register(topic_app: typer.Typer) -> None:
     topic_app.command("transfer", epilog=TRANSFER_EPILOG)(transfer)
-    topic_app.command("add", help="Let more nodes copy a topic.", epilog=ADD_EPILOG)(_command("add", added))
-    topic_app.command("remove", help="Let fewer nodes copy a topic.", epilog=REMOVE_EPILOG)(
-        _command("remove", removed)
-    )
+    topic_app.command("add", epilog=ADD_EPILOG)(add)
+    topic_app.command("remove", epilog=REMOVE_EPILOG)(remove)
     topic_app.command("replace", epilog=REPLACE_EPILOG)(replace)
 
 
@@ -146,32 +144,54 @@ def transfer(
         say.print_json(leaders)
 
 
-def _command(verb: str, new_nodes: Callable[[Copies, list[int]], list[int]]) -> Callable[..., None]:
-    """A command that names nodes: from those that copy a partition, and these, to those that shall."""
+def add(
+    target: Target,
+    node: Nodes,
+    throttle: Throttle = None,
+    servers: Servers = SERVERS,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT_S,
+    json: Json = False,
+) -> None:
+    """Let more nodes copy a topic."""
+    from quorate.cli.orders import parse_nodes
 
-    def command(
-        target: Target,
-        node: Nodes,
-        servers: Servers = SERVERS,
-        no_wait: NoWait = False,
-        timeout: Timeout = WAIT_S,
-        json: Json = False,
-    ) -> None:
-        from quorate.cli.orders import parse_nodes
+    named = parse_nodes(node, "--node")
+    _change(
+        target,
+        lambda copies: added(copies, named),
+        servers,
+        again=f"add {target} --node {node}",
+        named=named,
+        rate=throttle,
+        no_wait=no_wait,
+        timeout_s=timeout,
+        json=json,
+    )
 
-        named = parse_nodes(node, "--node")
-        _change(
-            target,
-            lambda copies: new_nodes(copies, named),
-            servers,
-            again=f"{verb} {target} --node {node}",
-            named=named,
-            no_wait=no_wait,
-            timeout_s=timeout,
-            json=json,
-        )
 
-    return command
+def remove(
+    target: Target,
+    node: Nodes,
+    servers: Servers = SERVERS,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT_S,
+    json: Json = False,
+) -> None:
+    """Let fewer nodes copy a topic."""
+    from quorate.cli.orders import parse_nodes
+
+    named = parse_nodes(node, "--node")
+    _change(
+        target,
+        lambda copies: removed(copies, named),
+        servers,
+        again=f"remove {target} --node {node}",
+        named=named,
+        no_wait=no_wait,
+        timeout_s=timeout,
+        json=json,
+    )
 
 
 def added(copies: Copies, more: list[int]) -> list[int]:
@@ -194,6 +214,7 @@ def replace(
         int | None,
         typer.Option("--with", metavar="NEW", min=1, help="Who gets one.", show_default="the same node"),
     ] = None,
+    throttle: Throttle = None,
     servers: Servers = SERVERS,
     no_wait: NoWait = False,
     timeout: Timeout = WAIT_S,
@@ -207,7 +228,17 @@ def replace(
 
     lost = node if new == node else 0
     again = f"replace {target} --node {node}" + (f" --with {with_}" if with_ is not None else "")
-    _change(target, replaced, servers, again=again, no_wait=no_wait, timeout_s=timeout, json=json, lost=lost)
+    _change(
+        target,
+        replaced,
+        servers,
+        again=again,
+        rate=throttle,
+        no_wait=no_wait,
+        timeout_s=timeout,
+        json=json,
+        lost=lost,
+    )
 
 
 def swapped(copies: Copies, old: int, new: int) -> list[int]:
@@ -234,6 +265,7 @@ def _change(
     *,
     again: str,
     named: Sequence[int] = (),
+    rate: str | None = None,
     no_wait: bool,
     timeout_s: float,
     json: bool,
@@ -241,6 +273,7 @@ def _change(
 ) -> None:
     """`again`: what goes on with it, after `quorate topic`; `lost`: only where that node's copy was on a disk that
     is gone."""
+    from quorate.cli import moving
     from quorate.cli.how_far import expect_majorities, until_reached
     from quorate.cli.orders import carry_out, expect_known, listed
 
@@ -273,6 +306,7 @@ def _change(
             expect_majorities(image, [(topic, number) for number in numbers], await orders.statuses())
         # A copy on a disk that is lost is nothing to go back to.
         orders.advise(again=f"quorate topic {again}", off="" if lost else f"quorate topic cancel {target}")
+        await moving.throttle(orders, rate)
         for number, nodes in to_order.items():
             await orders.change_topic(topic, number, nodes)
         _tell_few(topic, to_order)
