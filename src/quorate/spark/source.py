@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CLIENT_ID = "quorate-spark"
-REPORT_S, REPORT_AGAIN_S = 1.5, 30.0
-"""How long a micro-batch may wait for a group to hear how far the query is, and how soon after a failure it is told
-again: only whoever watches lag wants to know."""
+REPORT_S, REPORT_LAST_S, REPORT_AGAIN_S = 1.5, 10.0, 30.0
+"""How long a micro-batch may wait for a group to hear how far the query is; how long the end of a query may, that
+only wanted what was there; how soon after a failure it is told again. Only whoever watches lag wants to know."""
 LOG = getLogger("quorate.spark")
 """What it says goes to the log of the driver or executor."""
 TYPES: dict[str, DataType] = {
@@ -397,13 +397,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks for the next batch when the one before is done. Its `commit` would not hear of the last one.
         """
         group, positions = self.options.group, begun.positions
-        if not group or begun.is_initial or positions == self._reported or monotonic() < self._report_from:
+        if not group or begun.is_initial or positions == self._reported:
+            return
+        is_last = positions == self._target
+        if monotonic() < self._report_from and not is_last:
             return
         there = {(topic, number) for topic, numbers in found.numbers.items() for number in numbers}
         every = {(topic, number): at for topic, parts in positions.items() for number, at in parts.items()}
         flat = {each: at for each, at in every.items() if each in there}
         try:
-            with connected(self.options, REPORT_S) as hurried:
+            with connected(self.options, REPORT_LAST_S if is_last else REPORT_S) as hurried:
                 set_positions(hurried, group, flat)
             self._reported = positions
         except ClientError as error:

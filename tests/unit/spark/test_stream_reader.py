@@ -384,3 +384,20 @@ def test_a_group_without_a_coordinator_holds_up_one_batch_a_little_and_is_told_l
     monkeypatch.setattr(source, "monotonic", lambda: monotonic() + source.REPORT_AGAIN_S)
     assert stream.latestOffset(end, ALL) == end
     assert told == [{("t", 0): 14}]
+
+
+def test_the_group_of_a_query_that_ends_is_told_its_end_whatever_failed_before(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "REPORT_S", 0.3)
+    stream = reader(node, startingOffsets="earliest", groupId="g")
+    start = stream.initialOffset()
+    stream.prepareForTriggerAvailableNow()
+    end = stream.latestOffset(stream.latestOffset(start, ReadMaxRows(3)), ReadMaxRows(3))
+    assert end["t"] == {"0": 6}
+    told: list[dict[tuple[str, int], int]] = []
+    monkeypatch.setattr(source, "set_positions", lambda _cluster, _group, flat: told.append(flat))
+    end = stream.latestOffset(end, ALL)
+    assert (end["t"], told) == ({"0": 10}, []), "it has just failed"
+    assert stream.latestOffset(end, ALL) == end
+    assert told == [{("t", 0): 10}]
