@@ -88,7 +88,14 @@ def _start(app: str, master: str, log_level: str, settings: Mapping[str, str], s
     builder = SparkSession.builder
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # Whatever Java says, with all of its stack.
+        if _ending(error) is not None:
+            raise
+        raise NoSpark(
+            f"Spark does not start on {master}; look whether it is there: {reason_of(error)}"
+        ) from error
     session.sparkContext.setLogLevel(log_level.upper())
     return session
 

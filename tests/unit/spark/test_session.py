@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from quorate.cli.options import check_master
 from quorate.cli.wrong import WrongUsage
+from quorate.spark import session
 from quorate.spark.session import environment_of, reason_of, settings_of
 
 OF_A_QUERY = """\
@@ -49,6 +51,26 @@ def test_a_master_that_spark_has_not(master: str) -> None:
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2,1]", "local[10]", "spark://a:7077", "yarn"])
 def test_a_master_that_spark_has(master: str) -> None:
     check_master(master)
+
+
+def test_spark_that_does_not_start_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Builder:
+        def config(self, name: str, value: str) -> Builder:
+            return self
+
+        def getOrCreate(self) -> SparkSession:  # noqa: N802
+            raise RuntimeError(OF_JAVA)
+
+    monkeypatch.setattr(SparkSession, "builder", Builder())
+    monkeypatch.setattr(session, "_have_java", lambda wanted: None)
+    with pytest.raises(session.NoSpark) as raised:
+        session._start("test", "spark://10.0.0.5:7077", "off", {}, tmp_path)
+    said = str(raised.value)
+    assert said.startswith("Spark does not start on spark://10.0.0.5:7077; look whether it is there: ")
+    assert said.endswith(": Mkdirs failed to create file:/x")
+    assert "\n" not in said
 
 
 OF_THIS_MACHINE = {
