@@ -20,9 +20,12 @@ quorate table promote bank --node 2 --roll-back      when what waits for its quo
 
 In a busy group others have more than the node that is promoted, and say NAY: demote the leader first.
 A node that was far behind when the leader stopped still hears NAY: promote another.
+Where too few copies answer, the node takes its nomination back by itself: after an election time-out, or
+after a few of them where it was elected already.
 """
 
 LOOK_EVERY_S = 0.5
+TAKEN_BACK = "; where too few copies answer, that node takes it back by itself after a while"
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group of tables.")]
 
@@ -81,7 +84,11 @@ def _waited_for(servers: str, group: str, what: str, *, again: str = "", node: i
         yield
     except KeyboardInterrupt:
         answered.set()
-        said = advice(again=again) if again else f"; `quorate table describe {group}` says who leads"
+        said = (
+            advice(again=again) + TAKEN_BACK
+            if again
+            else f"; `quorate table describe {group}` says who leads"
+        )
         say.progress_line(MAY_STAND + said)
         raise
     finally:

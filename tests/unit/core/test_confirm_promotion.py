@@ -11,6 +11,7 @@ from quorate.core.effects import Outcome
 from quorate.core.entry import Header, Kind, Membership, Promote, Quorums
 from tests.unit.core.confirm_kit import (
     MANUAL,
+    TUNING,
     Bench,
     appended,
     aye,
@@ -345,6 +346,22 @@ def test_the_time_out_removes_the_nomination_and_reports_who_was_there() -> None
     assert reasons(ordered) == reports(ordered) == [why]
     assert bench.replica.role.name == "follower"
     assert bench.replica.row == Row(2)
+
+
+@pytest.mark.behaviour("TT-18", "TT-19")
+@pytest.mark.parametrize("tuning", [MANUAL, TUNING], ids=["by order", "automatic"])
+def test_one_that_was_elected_and_finds_no_quorum_to_begin_with_gives_it_up(tuning: confirm.Tuning) -> None:
+    """Nobody knows yet that it leads, and it would lead whenever a quorum came back, with no way to call it off."""
+    bench = Bench(N1, "1-0P", epoch=1, tuning=tuning)
+    bench.promote(7)
+    bench.elect(N2)
+    bench.persist()
+    ordered = let_time_pass(bench, 30.0)
+    assert outcomes(ordered) == [(7, Outcome.UNKNOWN)], "its PROMOTE is in the log, and may be settled yet"
+    assert bench.replica.role.name != "leader"
+    if tuning is MANUAL:
+        assert reasons(ordered) == ["incomplete quorum: too few replicas follow"]
+        assert bench.replica.role.name == "follower", "nobody stands unasked"
 
 
 @pytest.mark.behaviour("TT-19")

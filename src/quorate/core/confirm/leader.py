@@ -273,7 +273,11 @@ class Leader(leader.Leader):
     # --- time ---
 
     def leads_on_alone(self) -> bool:
-        """Too few follow: no more writes (TT-9); and, after a while, somebody else may try."""
+        """Too few follow: no more writes (TT-9); and, after a while, somebody else may try.
+
+        Where nobody tries unasked, it leads on; but one whose PROMOTE is not settled has never led, and gives it
+        up, as a nominee does (TT-18): else it would wait without end, and lead whenever a quorum comes back.
+        """
         replica = self.replica
         tuning = replica.config.tuning
         if self._alone_since is None:
@@ -282,9 +286,10 @@ class Leader(leader.Leader):
             replica.emit(effects.Report(why, member=replica.me))
         if replica.now < self._alone_since + tuning.alone_timeouts * tuning.election_timeout_s:
             return True
-        if not tuning.automatic:
-            self._stop_waiting("incomplete quorum: too few replicas follow")
-        return not tuning.automatic
+        if tuning.automatic:
+            return False
+        self._stop_waiting("incomplete quorum: too few replicas follow")
+        return self.has_settled
 
     def _stop_waiting(self, why: str) -> None:
         """Whoever ordered something hears why it does not come to an end, instead of nothing."""
@@ -294,6 +299,7 @@ class Leader(leader.Leader):
         rolling_back, self._rolling_back = self._rolling_back, []
         for request in rolling_back:  # Its ROLLBACK is in the log, and may be settled yet.
             self._answer(request, Outcome.UNKNOWN, why=why)
+        self.replica.answer_promotion(Outcome.UNKNOWN, why)  # So is its PROMOTE.
 
     def woke(self) -> None:
         if self._is_followed():
