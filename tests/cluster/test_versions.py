@@ -12,6 +12,8 @@ from quorate.bench.cluster_processes import POLL_S, START_TIMEOUT_S, Cluster
 from quorate.machine.cluster import KNOWN_LEVEL
 from tests.cluster.person import Operator
 from tests.cluster.support import QUICK_RAFT
+from tests.cluster.test_upgrade import code_of
+from tools import previous
 
 pytestmark = pytest.mark.cluster
 
@@ -34,10 +36,16 @@ def until_known(person: Operator, known: dict[int, int]) -> None:
 
 
 @pytest.mark.proof
-def test_what_is_new_waits_until_every_node_knows_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_real", [True, False], ids=["of a previous release", "told to know less"])
+def test_what_is_new_waits_until_every_node_knows_it(tmp_path: Path, is_real: bool) -> None:
+    if is_real:
+        assert previous.NEWEST.level == BEFORE, (
+            "a release of the level before this one is to be told of there"
+        )
+    older = code_of(previous.NEWEST, tmp_path) if is_real else OLDER
     with Cluster(tmp_path, partitions=0, metadata_voters=3, raft=QUICK_RAFT) as cluster:
         for node in cluster.nodes.values():
-            node.command = OLDER
+            node.command = older
         cluster.start()
         person = Operator(",".join(str(node.address) for node in cluster.nodes.values()))
         until_known(person, dict.fromkeys(cluster.nodes, BEFORE))
@@ -46,7 +54,9 @@ def test_what_is_new_waits_until_every_node_knows_it(tmp_path: Path) -> None:
             f"cluster alter --feature-level {KNOWN_LEVEL}",
         )
         person.does("topic create events")
-        assert f"this needs feature level {KNOWN_LEVEL}" in person.is_refused(new)
+        # Real nodes of before do not know what it is, and say that.
+        why = "cleanup.policy" if is_real else f"this needs feature level {KNOWN_LEVEL}"
+        assert why in person.is_refused(new)
         known = dict.fromkeys(cluster.nodes, BEFORE)
         for number, node in cluster.nodes.items():
             assert f"node {number} knows {BEFORE}" in person.is_refused(raised)
@@ -55,14 +65,15 @@ def test_what_is_new_waits_until_every_node_knows_it(tmp_path: Path) -> None:
             node.start()
             known[number] = KNOWN_LEVEL
             until_known(person, known)
-            assert "feature level" in person.is_refused(new)
+            refused = person.is_refused(new)
+            assert "feature level" in refused or (is_real and why in refused)
         assert f"every node knows {KNOWN_LEVEL}" in person.does("cluster status")
         assert person.shows(raised)["feature_level"] == KNOWN_LEVEL
         person.does(new)
 
         third = cluster.nodes[3]
         assert third.stop() == 0
-        third.command = OLDER
+        third.command = older
         third.start()
         assert third.wait(START_TIMEOUT_S) == 1
         assert f"this cluster goes by feature level {KNOWN_LEVEL}" in third.said()
