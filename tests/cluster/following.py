@@ -92,15 +92,18 @@ class Reader:
         )
 
     async def expect_all(self, topic: str, placed: Sequence[tuple[int, int, int]]) -> None:
-        """The partition, the number and the offset of each record, as whoever reads now finds it."""
+        """The partition, the number and the offset of each record, as whoever reads now finds it, in that order."""
         await self.until_read(topic, len(placed))
-        read = {
-            (number, number + self._partitions_count * at, offset)
-            for number in range(self._partitions_count)
-            for at, offset in enumerate(self._offsets[TopicPartition(topic, number)])
-        }
-        for wrong, what in ((read - set(placed), "not there any more"), (set(placed) - read, "never read")):
-            assert not wrong, f"{topic}: (partition, number, offset) {what}: {sorted(wrong)[:10]}"
+        for partition in range(self._partitions_count):
+            found = [(number, offset) for where, number, offset in placed if where == partition]
+            offsets = self._offsets[TopicPartition(topic, partition)]
+            read = [(partition + self._partitions_count * at, offset) for at, offset in enumerate(offsets)]
+            for wrong, what in (
+                (set(read) - set(found), "not there any more"),
+                (set(found) - set(read), "never read"),
+            ):
+                assert not wrong, f"{topic}/{partition}: (number, offset) {what}: {sorted(wrong)[:10]}"
+            assert found == read, f"{topic}/{partition}: as much, and in another order or more than once"
 
     async def _follow(self) -> None:
         consumer: AIOKafkaConsumer[bytes, bytes] = AIOKafkaConsumer(
