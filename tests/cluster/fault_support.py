@@ -278,16 +278,28 @@ async def expect_same_copies(cluster: GrowingCluster, client: Client) -> None:
         for partition, ensemble in zip(topic.partitions(), topic.ensembles, strict=True)
     }
     for partition, nodes in ensembles.items():
-
-        async def same(partition: Partition = partition, nodes: list[int] = nodes) -> bool | None:
-            held = held_by(await cluster.answers(client), partition)
-            ends = {(replica.head, replica.commit, replica.faulty) for replica in held.values()}
-            return (set(held) == set(nodes) and len(ends) == 1 and not next(iter(ends))[2]) or None
-
-        await cluster.until(same, f"the copies of {partition.hex()} to end alike")
-        copies = [await fetched(client, node, partition) for node in nodes]
+        what = f"the copies of {partition.hex()} to end alike"
+        copies = await cluster.until(partial(copies_of, cluster, client, partition, nodes), what)
         assert copies[0], "something was written"
         assert copies[1:] == copies[:1] * (len(copies) - 1), partition.hex()
+
+
+async def copies_of(
+    cluster: GrowingCluster, client: Client, partition: Partition, nodes: Sequence[int]
+) -> list[list[tuple[object, bytes]]] | None:
+    """None: they do not end alike yet, or were compacted while they were read."""
+
+    async def ends() -> set[tuple[object, ...]]:
+        held = held_by(await cluster.answers(client), partition)
+        if set(held) != set(nodes):
+            return set()
+        return {(each.head, each.commit, each.compacted, each.faulty) for each in held.values()}
+
+    before = await ends()
+    if len(before) != 1 or next(iter(before))[-1]:
+        return None
+    copies = [await fetched(client, node, partition) for node in nodes]
+    return copies if await ends() == before else None
 
 
 async def fetched(client: Client, node: int, partition: Partition) -> list[tuple[object, bytes]]:

@@ -22,8 +22,9 @@ from quorate.machine.compactions import Compaction
 from quorate.machine.metadata import REPLICATIONS, ChangeEnsemble
 from quorate.node.client import Client
 from quorate.storage.segment import directory_of, generation_named, segment_base
+from tests.cluster.fault_support import expect_same_copies
 from tests.cluster.growing import GrowingCluster, held_by
-from tests.cluster.support import expect_no_traceback, freeze_when, run
+from tests.cluster.support import expect_no_traceback, freeze_when, run, until_caught
 
 pytestmark = pytest.mark.cluster
 
@@ -195,6 +196,7 @@ def test_only_the_newest_of_each_key_stays_on_every_copy_and_a_new_one_gets_just
                     await writer.write(150)
                     upto = await cluster.until_compacted(client, partitions[kind], upto + 60, 3)
                     await expect_survivors(cluster, client, writer, partitions[kind], upto)
+                await expect_same_copies(cluster, client)
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
@@ -220,6 +222,7 @@ def test_nodes_killed_at_any_step_lose_nothing_and_end_up_alike(tmp_path: Path, 
                 await writer.write(60)
                 upto = await cluster.until_compacted(client, partitions[kind], 200, 3)
                 await expect_survivors(cluster, client, writer, partitions[kind], upto)
+                await expect_same_copies(cluster, client)
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
@@ -244,7 +247,8 @@ class Struck:
     async def at(self, stage: str) -> None:
         strike = {COMPACTING[0]: self._making, COMPACTING[1]: self._waiting, COMPACTING[2]: self._letting_go}
         what = f"node {self._hit.node} to have let go of what it may"
-        for _ in range(TRIES_MAX):
+
+        async def attempt() -> bool:
             self._rest = await self._cluster.until(self._at_rest, what)
             is_over = asyncio.Event()
             async with asyncio.TaskGroup() as writing:
@@ -256,9 +260,9 @@ class Struck:
                 if is_struck:
                     self._hit.start()
                     await self._cluster.until_registered(self._client)
-            if is_struck:
-                return
-        raise AssertionError(f"node {self._hit.node} was never seen {stage}")
+            return is_struck
+
+        await until_caught(f"node {self._hit.node} was never seen {stage}", attempt, TRIES_MAX)
 
     async def _write(self, stage: str, is_over: asyncio.Event) -> None:
         """However much it takes until there is something to compact again. (More would be compacted meanwhile.)"""
@@ -378,6 +382,7 @@ def test_nodes_killed_at_each_stage_lose_nothing_and_end_up_alike(
                     await Struck(cluster, client, writer, partition, hit).at(stage)
                 upto = await cluster.until_compacted(client, partition, 100, 3)
                 await expect_survivors(cluster, client, writer, partition, upto)
+                await expect_same_copies(cluster, client)
             expect_no_traceback(*cluster.nodes.values())
 
     run(main())
