@@ -38,7 +38,7 @@ NEVER = 0.0
 SLOW_S = 0.1
 """What the node and the others say takes so long to each other: what is mended piece by piece is then seen."""
 METRICS_TIMEOUT_S = 10.0
-SCRUBBER_SAYS = "cannot be read any more; other copies are asked for them"
+SAID = "cannot be read here; other copies are asked for them"
 
 
 class Numbers(NamedTuple):
@@ -242,7 +242,7 @@ def test_what_the_scrubber_finds_damaged_is_mended_while_clients_are_served(tmp_
             await damaging.until_faulty(node, copies)
             said = cluster.nodes[node].output.read_text(encoding="utf-8").splitlines()
             for kind in copies:
-                assert any(f"{kind}/0: offsets" in line and SCRUBBER_SAYS in line for line in said), kind
+                assert any(f"{kind}/0: offsets" in line and SAID in line for line in said), kind
             found = await damaging.numbers(node)
             assert found.damaged >= len(copies)
             assert found.scrubs > 0

@@ -411,9 +411,8 @@ def stop(
 
     async def work(orders: Orders) -> tuple[list[Where], list[Where], list[int]]:
         filled = being_drained(await orders.image()) if drains else []
-        for (
-            node
-        ) in filled:  # First: whoever is interrupted here types it again, and finds what is not called off.
+        # First the marks: whoever is interrupted here types it again, and finds what is not called off.
+        for node in filled:
             await _mark(orders, node, drained=False)
         called, going_on = await call_off(orders, which(await orders.image()))
         if called and not no_wait:
