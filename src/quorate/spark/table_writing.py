@@ -56,8 +56,11 @@ PART_OPERATIONS = 5000
 INLINE_BYTES = 128 << 10
 """A task that has no more sends it to the driver."""
 ONE_ENTRY_BYTES = 4 << 20
-PREFIX_BYTES = 10
-"""Of a stage's name: its app and its run."""
+NUMBER_BYTES = 6
+"""Of a stage's name: its app and its number."""
+RUN_BYTES = 4
+LATE_NUMBERS_COUNT = 8
+"""A commit also forgets what has been staged under the numbers before its own, by attempts that were late."""
 TRIES = 5
 FENCED_RUNS_MAX = 16
 WRITERS = Table(
@@ -183,15 +186,21 @@ def stage_parts(group: TableGroup, stage: bytes, parts: Sequence[bytes], number:
 
 
 def stage_of(transaction: Transaction, task: str) -> bytes:
-    """All stages of one run of an app begin alike."""
-    prefix = prefix_of(transaction.app, transaction.run)
-    own = blake2b(f"{transaction.number} {task}".encode(), digest_size=ID_BYTES - len(prefix))
-    return prefix + own.digest()
+    """All stages of one number of an app begin alike, and then those of one run."""
+    prefix = _run_prefix(transaction)
+    return prefix + _digest(task, ID_BYTES - len(prefix))
 
 
-def prefix_of(app: str, run: str) -> bytes:
-    """A driver forgets what its own run has staged, or one that is fenced: another may be alive and well."""
-    return b"".join(blake2b(name.encode(), digest_size=PREFIX_BYTES // 2).digest() for name in (app, run))
+def _run_prefix(transaction: Transaction) -> bytes:
+    return _number_prefix(transaction.app, transaction.number) + _digest(transaction.run, RUN_BYTES)
+
+
+def _number_prefix(app: str, number: int) -> bytes:
+    return _digest(f"{number} {app}", NUMBER_BYTES)
+
+
+def _digest(name: str, size: int) -> bytes:
+    return blake2b(name.encode(), digest_size=size).digest()
 
 
 def insist(group: TableGroup, operations: Sequence[Operation], conditions: Sequence[Condition] = ()) -> None:
@@ -248,13 +257,15 @@ class TableBatchWriter(DataSourceArrowWriter):
 
 
 def discard(options: TableOptions, transaction: Transaction) -> None:
-    """What this run has staged; what is in already stays in."""
+    """What this run has staged; what is in already stays in. Another may be alive and well."""
     with open_group(options) as group:
-        insist(group, (_forgetting(transaction, transaction.run),))
+        insist(group, (DiscardStaged(_run_prefix(transaction)),))
 
 
-def _forgetting(transaction: Transaction, run: str) -> DiscardStaged:
-    return DiscardStaged(prefix_of(transaction.app, run))
+def _forgetting(transaction: Transaction) -> list[Operation]:
+    """What anybody has staged under a number that is in: drivers, too, that died before they were ever heard of."""
+    numbers = range(max(0, transaction.number - LATE_NUMBERS_COUNT), transaction.number + 1)
+    return [DiscardStaged(_number_prefix(transaction.app, number)) for number in numbers]
 
 
 def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -279,11 +290,10 @@ def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]
                     *transaction[:2],
                     rows_count,
                 )
-                insist(group, (_forgetting(transaction, transaction.run),))
+                insist(group, _forgetting(transaction))
                 return
             operations = operations or _gathered(group, written)
-            over = [_forgetting(transaction, run) for run in noted.fenced if _is_staged(operations)]
-            if _execute(group, [*operations, noted.operation, *over], (noted.condition,)):
+            if _execute(group, [*operations, noted.operation], (noted.condition,)):
                 return
     raise CommitFailed(f"{transaction.app}: others have written number {transaction.number} meanwhile")
 
@@ -291,8 +301,6 @@ def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]
 class Noted(NamedTuple):
     operation: Operation
     condition: Condition
-    fenced: tuple[str, ...] = ()
-    """Runs that are over: what they have staged is nobody's."""
 
 
 def note(transaction: Transaction, before: Row | None) -> Noted | None:
@@ -311,7 +319,7 @@ def note(transaction: Transaction, before: Row | None) -> Noted | None:
     if run != last_run:
         runs = [*runs, str(last_run)][-FENCED_RUNS_MAX:]
     row = (app, number, run, " ".join(runs))
-    return Noted(Replace(WRITERS.name, row), At(WRITERS.name, (app,), before.version), tuple(runs))
+    return Noted(Replace(WRITERS.name, row), At(WRITERS.name, (app,), before.version))
 
 
 def _gathered(group: TableGroup, written: Sequence[Written]) -> list[Operation]:
@@ -330,11 +338,7 @@ def _gathered(group: TableGroup, written: Sequence[Written]) -> list[Operation]:
         split: Any = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
         joined = [part for part, _ in _together(chain.from_iterable(map(split, parts)))]
         stages.append((stage, stage_parts(group, stage, joined, 0)))
-    return [CommitStaged(tuple(stages)), _forgetting(transaction, transaction.run)]
-
-
-def _is_staged(operations: Sequence[Operation]) -> bool:
-    return isinstance(operations[0], CommitStaged)
+    return [CommitStaged(tuple(stages)), *_forgetting(transaction)]
 
 
 def _execute(group: TableGroup, operations: Sequence[Operation], conditions: Sequence[Condition]) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from quorate.client.errors import TransactionRefused
+from quorate.machine import table_snapshot
 from quorate.spark import table_writing
 from quorate.spark.options import parse_table_options
 from quorate.spark.staging import Transaction
@@ -48,6 +49,11 @@ class Bank:
 
     def tables(self, _: Consistency) -> tuple[Table, ...]:
         return self.group.tables.tables()
+
+    def left(self) -> list[bytes]:
+        """The stages that are there."""
+        staged = table_snapshot.read(self.group.tables.snapshot()).staged
+        return sorted({stage for stage, _ in staged})
 
     def keys(self) -> list[object]:
         return [values[0] for values in self.group.committed("accounts")]
@@ -92,6 +98,29 @@ def test_what_a_driver_has_left_is_forgotten_when_the_next_one_commits(bank: Ban
     assert bank.keys() == [1, 3]
     assert left.stage is not None
     stage_parts(bank, left.stage[0], [part(4)], 0)  # type: ignore[arg-type]
+
+
+def test_what_a_driver_that_never_committed_has_left_is_forgotten_when_its_batch_is_committed(
+    bank: Bank,
+) -> None:
+    """Nobody has ever heard of its run."""
+    staged(bank, OLDER, 1, 2)
+    commit(OPTIONS, [staged(bank, OLDER._replace(run="newer"), 1, 2)])
+    assert bank.keys() == [1, 2]
+    assert bank.left() == []
+
+
+def test_what_is_staged_of_a_batch_that_is_in_is_forgotten_with_it_or_soon_after(bank: Bank) -> None:
+    commit(OPTIONS, [staged(bank, OLDER, 1)])
+    staged(bank, OLDER, 1)  # By an attempt that has lost, and does not know it.
+    staged(bank, OLDER._replace(run="copy"), 1)
+    assert len(bank.left()) == 2
+    commit(OPTIONS, [staged(bank, NEWER, 2)])
+    assert bank.left() == []
+    staged(bank, NEWER._replace(run="copy"), 3)
+    commit(OPTIONS, [staged(bank, NEWER._replace(run="another copy"), 3)])
+    assert bank.left() == []
+    assert bank.keys() == [1, 2]
 
 
 def test_any_number_of_tasks_that_have_little_each_are_staged_together(bank: Bank) -> None:
