@@ -1,4 +1,4 @@
-"""A driver that copies one topic into another, and breaks where it is told to: `test_exactly_once` runs it.
+"""A driver that copies a topic into another, or into a table, and breaks where `test_exactly_once` tells it to.
 
 What it does to itself is said in the environment, as JSON: at which step of a micro-batch (`at`), and what happens
 there (`does`). It happens once, for the first who gets there; a file remembers that.
@@ -16,21 +16,39 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any
+from unittest.mock import patch
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from quorate.spark.options import parse_options, parse_write_options
+from quorate.client.tables import TableGroup
+from quorate.spark import table_writing
+from quorate.spark.options import names_table, parse_options, parse_table_options, parse_write_options
 from quorate.spark.session import local_session
 from quorate.spark.source import QuorateSource, StreamReader
+from quorate.spark.table_writing import WRITERS, TableStreamWriter
+from quorate.spark.tables import CHANGE_TYPE, DELETE
 from quorate.spark.writing import StreamWriter
+from quorate.tables import Operation, Replace
 
 STEPS = ("planning", "planned", "reading", "staging", "staged", "committing", "committed", "between")
 """Of a micro-batch, in the order in which they come."""
+TABLE_STEPS = ("staging", "staged", "committing", "deciding", "committed")
+"""Where it matters for a table: a task has staged a part; all of its parts; the driver begins to commit; its
+transaction is on the way; it is through, and Spark has not written that down."""
+ON_THE_WAY_S = 0.003
+TEXT = "repeat(cast(value as string), 1000)"
+"""Large enough for a task to stage several parts."""
+TABLE_ROWS = (
+    "cast(cast(value as string) as bigint) as id",
+    f"{TEXT} as text",
+    f"if(cast(value as string) % 5 = 0, '{DELETE}', 'upsert') as {CHANGE_TYPE}",
+)
 LATE_S = 120.0
 POLL_S = 0.02
 PROCESS = "COPYING_DRIVER_PROCESS"
@@ -129,14 +147,17 @@ class BreakingReader(StreamReader):
         super().commit(end)
 
 
-class BreakingWriter(StreamWriter):
+class Breaking:
+    """What both sinks do where they break."""
+
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
         who = f"task {context.partitionId()} attempt {context.attemptNumber()}"
         note(who, "began")
         try:
-            message = super().write(self._in_halves(iterator))
+            with self.breaking_within():
+                message: WriterCommitMessage = super().write(self.rows(iterator))  # type: ignore[misc]
         except BaseException as error:
             note(who, "raised", type(error).__name__, error)
             raise
@@ -144,18 +165,47 @@ class BreakingWriter(StreamWriter):
         note(who, "ended")
         return message
 
-    def _in_halves(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        for batch in iterator:
+    def rows(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return batches
+
+    def breaking_within(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        reached("committing")
+        with self.breaking_within():
+            super().commit(messages, batchId)  # type: ignore[misc]
+        reached("committed")
+
+
+class BreakingWriter(Breaking, StreamWriter):
+    def rows(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
             half = batch.num_rows // 2
             yield batch.slice(0, half)
             if half:
                 reached("staging")
             yield batch.slice(half)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        reached("committing")
-        super().commit(messages, batchId)
-        reached("committed")
+
+class BreakingTableWriter(Breaking, TableStreamWriter):
+    def breaking_within(self) -> AbstractContextManager[Any]:
+        kept, stage, execute = ExitStack(), table_writing.stage_parts, TableGroup.execute
+
+        def staging(*given: Any) -> int:
+            count = stage(*given)
+            note("parts staged", count)
+            reached("staging")
+            return count
+
+        def deciding(group: TableGroup, *operations: Operation, **given: Any) -> Any:
+            if any(isinstance(each, Replace) and each.table == WRITERS.name for each in operations):
+                Timer(ON_THE_WAY_S, reached, ["deciding"]).start()
+            return execute(group, *operations, **given)
+
+        kept.enter_context(patch.object(table_writing, "stage_parts", staging))
+        kept.enter_context(patch.object(TableGroup, "execute", deciding))
+        return kept
 
 
 class BreakingSource(QuorateSource):
@@ -167,6 +217,8 @@ class BreakingSource(QuorateSource):
         return BreakingReader(parse_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        if names_table(self.options):
+            return BreakingTableWriter(parse_table_options(self.options, writes=True), schema)
         return BreakingWriter(parse_write_options(self.options), schema)
 
 
@@ -176,8 +228,10 @@ def main() -> None:
         spark.dataSource.register(BreakingSource)
         read = {"bootstrap": GIVEN["bootstrap"], "subscribe": GIVEN["source"], "columns": "key,value"}
         frame = spark.readStream.format("breaking").options(startingOffsets="earliest", **read).load()
+        if "table" in GIVEN["target"]:
+            frame = frame.selectExpr(*TABLE_ROWS)
         writer = frame.writeStream.format("breaking").option("bootstrap", GIVEN["bootstrap"])
-        writer = writer.option("topic", GIVEN["target"]).option("checkpointLocation", GIVEN["checkpoint"])
+        writer = writer.options(**GIVEN["target"]).option("checkpointLocation", GIVEN["checkpoint"])
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         # With the session the executors end, and whoever is late there.

@@ -1,7 +1,8 @@
 """What a stream writes is in once, whoever ends in the middle of it: drivers, executors, leaders, coordinators.
 
-Each story copies one topic into another by a driver in a process of its own (`copying_driver`), and compares what
-librdkafka reads of the copy, committed only, with what was sent.
+Each story copies one topic into another, or into a table, by a driver in a process of its own (`copying_driver`),
+and compares with what was sent: what librdkafka reads of the copy, committed only; or a table's rows, and all that
+has ever changed in it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ from typing import Any
 import pytest
 
 from quorate.cli.demo_cluster import DemoCluster
-from quorate.client import Cluster
+from quorate.client import Cluster, TableGroup, create_group
 from quorate.client.groups import FIND_VERSION
+from quorate.machine import table_snapshot
 from quorate.spark.java import find_java, java_home_for_spark
+from quorate.tables import Column, CreateTable, Insert, Table, Type
 from quorate.wire.entities import make
 from quorate.wire.messages import Api, request_class
+from quorate.wire.table_pieces import values_of
+from quorate.wire.tables import Consistency
 from tests.spark.conftest import TIMEOUT_S, Topic
-from tests.spark.copying_driver import STEPS
+from tests.spark.copying_driver import STEPS, TABLE_STEPS
 from tests.spark.test_batch import numbered
 from tests.spark.test_streaming import leader_of, wait_until
 from tests.spark.test_writing import consumed
@@ -41,6 +46,10 @@ MakeTopic = Callable[..., Topic]
 ROOT = Path(__file__).resolve().parents[2]
 RUN_S = 240.0
 PARTITIONS = 2
+NUMBERS_COUNT = 1200
+"""More than any story sends."""
+COPIED = Table("copied", (Column("id", Type.INT), Column("text", Type.STR)), ("id",))
+NODE_STEPS = ("staging", "committing", "committed")
 TRANSACTION = 1
 """The type of key, for whoever asks for a coordinator."""
 WORKERS = ("127.0.0.2", "127.0.0.3")
@@ -55,9 +64,56 @@ LOSER = re.compile(
 """What executors and driver note, in this order."""
 
 
+class TopicSink:
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.options = {"topic": topic.name}
+
+    def expect_copied(self, count: int, why: Callable[[], str]) -> None:
+        found = consumed(self.topic, PARTITIONS)
+        assert found == numbered(count), f"{len(found)} of {count}\n{why()}"
+
+    def leader(self) -> int:
+        return leader_of(self.topic)
+
+
+class TableSink:
+    """Has a row for every number already. Each that comes replaces its row, and every fifth takes it out."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.bootstrap, self.name = bootstrap, name
+        self.options = {"table": f"{name}/{COPIED.name}"}
+        create_group(bootstrap, name)
+        with self.opened() as group:
+            group.execute(CreateTable(COPIED))
+            self.filled_at = group.execute(
+                *(Insert(COPIED.name, (number, "")) for number in range(NUMBERS_COUNT))
+            ).offset
+
+    def opened(self) -> TableGroup:
+        return TableGroup(self.bootstrap, self.name, timeout_s=TIMEOUT_S)
+
+    def expect_copied(self, count: int, why: Callable[[], str]) -> None:
+        texts = ["" if number >= count else f"{number:08d}" * 1000 for number in range(NUMBERS_COUNT)]
+        with self.opened() as group:
+            end = group.describe(Consistency.LINEARIZABLE).offset
+            found = [row.values for row in group.iterate(COPIED.name)]
+            pages = group.changes(COPIED.name, first=self.filled_at + 1, last=end)
+            changed = [values_of(change.before or b"")[:1] for page in pages for change in page]
+            left = table_snapshot.read(b"".join(group.snapshot(self.leader()))).staged
+        expected = [(number, text) for number, text in enumerate(texts) if number >= count or number % 5]
+        assert found == expected, f"{len(found)} of {len(expected)}\n{why()}"
+        assert sorted(changed) == [(number,) for number in range(count)], f"each of them once\n{why()}"
+        assert not left, f"{len(left)} staged parts are left over\n{why()}"
+
+    def leader(self) -> int:
+        with self.opened() as group:
+            return group.describe(Consistency.LINEARIZABLE).leader
+
+
 class Story:
-    def __init__(self, source: Topic, target: Topic, directory: Path) -> None:
-        self.source, self.target, self.directory = source, target, directory
+    def __init__(self, source: Topic, sink: TopicSink | TableSink, directory: Path) -> None:
+        self.source, self.sink, self.directory = source, sink, directory
         self.notes = directory / "notes"
         self.notes.touch()
 
@@ -103,7 +159,7 @@ class Story:
             "settings": settings or {},
             "bootstrap": self.source.bootstrap,
             "source": self.source.name,
-            "target": self.target.name,
+            "target": self.sink.options,
             "checkpoint": str(self.directory / checkpoint),
             "notes": str(self.notes),
             "flag": str(self.directory / "flag"),
@@ -155,17 +211,29 @@ class Story:
         return (self.directory / name).read_text(encoding="utf-8")
 
     def expect_copied(self, count: int) -> None:
-        found = consumed(self.target, PARTITIONS)
-        assert found == numbered(count), f"{len(found)} of {count}\n{self.noted()}\n{self.said()}"
+        self.sink.expect_copied(count, lambda: f"{self.noted()}\n{self.said()}")
+
+
+TO_TABLE = pytest.param("table", marks=pytest.mark.proof)
+to_both = pytest.mark.parametrize("story", ["topic", TO_TABLE], indirect=True)
 
 
 @pytest.fixture
-def story(make_topic: MakeTopic, tmp_path: Path) -> Story:
-    return Story(make_topic(PARTITIONS), make_topic(PARTITIONS), tmp_path)
+def story(request: pytest.FixtureRequest, make_topic: MakeTopic, tmp_path: Path) -> Story:
+    source = make_topic(PARTITIONS)
+    if getattr(request, "param", "topic") == "table":
+        return Story(source, TableSink(source.bootstrap, f"copies-of-{source.name}"), tmp_path)
+    return Story(source, TopicSink(make_topic(PARTITIONS)), tmp_path)
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param(step, marks=() if step == "committed" else pytest.mark.proof) for step in STEPS]
+    ("story", "step"),
+    [
+        pytest.param(sink, step, marks=() if (sink, step) == ("topic", "committed") else pytest.mark.proof)
+        for sink, steps in (("topic", STEPS), ("table", TABLE_STEPS))
+        for step in steps
+    ],
+    indirect=["story"],
 )
 def test_a_driver_that_is_killed_at_any_step_has_written_everything_once_when_it_is_back(
     story: Story, step: str
@@ -184,6 +252,7 @@ def test_a_driver_that_is_killed_at_any_step_has_written_everything_once_when_it
 
 
 @pytest.mark.proof
+@to_both
 @pytest.mark.parametrize("step", ["staging", "committing"])
 def test_of_two_drivers_on_one_checkpoint_the_older_is_fenced_and_everything_is_there_once(
     story: Story, step: str
@@ -212,6 +281,7 @@ def older_stands_still(story: Story, older: subprocess.Popen[bytes], step: str) 
 
 
 @pytest.mark.proof
+@to_both
 def test_a_query_from_a_copied_checkpoint_writes_what_the_other_has_not(story: Story) -> None:
     """By turns: batches that the other wrote are skipped, each with a warning that says how many rows it had."""
     story.send(400)
@@ -233,6 +303,7 @@ def test_a_query_from_a_copied_checkpoint_writes_what_the_other_has_not(story: S
 
 
 @pytest.mark.proof
+@to_both
 def test_of_two_drivers_on_a_checkpoint_and_its_copy_the_older_is_fenced_and_everything_is_there_once(
     story: Story,
 ) -> None:
@@ -253,6 +324,7 @@ def test_of_two_drivers_on_a_checkpoint_and_its_copy_the_older_is_fenced_and_eve
 
 
 @pytest.mark.proof
+@to_both
 @pytest.mark.parametrize("step", ["reading", "staging", "staged"])
 def test_an_executor_that_is_killed_is_replaced_and_nothing_is_there_twice(story: Story, step: str) -> None:
     story.send(400)
@@ -264,15 +336,21 @@ def test_an_executor_that_is_killed_is_replaced_and_nothing_is_there_twice(story
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("whom", ["leader", "coordinator"])
-@pytest.mark.parametrize("step", ["staging", "committing", "committed"])
+@pytest.mark.parametrize(
+    ("story", "whom", "step"),
+    [
+        *(("topic", whom, step) for whom in ("leader", "coordinator") for step in NODE_STEPS),
+        *(("table", "leader", step) for step in (*NODE_STEPS, "deciding")),
+    ],
+    indirect=["story"],
+)
 def test_a_node_that_is_killed_in_the_middle_of_a_batch_costs_nothing(
     story: Story, cluster: DemoCluster, whom: str, step: str
 ) -> None:
     story.send(400)
     assert story.run() == 0, story.said()
     story.send(400, 400)
-    node = leader_of(story.target) if whom == "leader" else coordinator_of(story)
+    node = story.sink.leader() if whom == "leader" else coordinator_of(story)
     assert story.run(at=step, does="node", process=cluster.node_pid(node)) == 0, story.said()
     assert f"node {step}" in story.noted()
     wait_until(lambda: cluster.is_back(node), "the node to be back")
@@ -313,7 +391,7 @@ def coordinator_of(story: Story) -> int:
     metadata = json.loads((story.directory / "checkpoint" / "metadata").read_text(encoding="utf-8"))
     wanted = {"key_type": TRANSACTION, "coordinator_keys": [f"spark-query-{metadata['id']}"]}
     body = make(request_class(Api.FIND_COORDINATOR, FIND_VERSION), wanted)
-    with Cluster(story.target.bootstrap) as cluster:
+    with Cluster(story.source.bootstrap) as cluster:
         answer = cluster.ask_anybody(Api.FIND_COORDINATOR, FIND_VERSION, body, monotonic() + TIMEOUT_S)
     (found,) = answer.coordinators
     return int(found.node_id)
