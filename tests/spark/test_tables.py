@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from random import Random
 from threading import Event, Thread
 
 import pytest
@@ -34,6 +35,9 @@ ACCOUNTS = Table(
 )
 BIG = 20_000
 """Rows: several parts for each task, and more than one entry takes."""
+ACCOUNTS_COUNT = 20_000
+"""A snapshot of them is many pieces."""
+READS_COUNT = 5
 _numbers = count()
 
 
@@ -145,6 +149,39 @@ def test_a_batch_of_several_entries_is_seen_at_once_or_not_at_all(spark: SparkSe
     assert len({row.version for row in bank.group.iterate("accounts")}) == 1, "and one of them shows all"
     assert (False, True) not in seen
     assert bank.read(spark).selectExpr("count(*)", "sum(id)").first() == (BIG, BIG * (BIG - 1) // 2)
+
+
+def test_what_is_read_while_it_is_written_to_is_of_one_moment(spark: SparkSession, bank: Bank) -> None:
+    """Money goes from one account to another, and there is always as much of it."""
+    for first in range(0, ACCOUNTS_COUNT, 5000):
+        ids = range(first, first + 5000)
+        bank.group.execute(*(Insert("accounts", (id_, "x" * 100, 100.0, None, None)) for id_ in ids))
+    done: list[int] = []
+    is_over = Event()
+
+    def transfer() -> None:
+        rng = Random(7)
+        left = [100.0] * ACCOUNTS_COUNT
+        with TableGroup(bank.bootstrap, bank.group.group, timeout_s=TIMEOUT_S) as group:
+            while not is_over.is_set():
+                # From the end of the table to its beginning: whoever reads on and on sees one without the other.
+                giver, taker = rng.randrange(ACCOUNTS_COUNT // 2, ACCOUNTS_COUNT), rng.randrange(1000)
+                left[giver] -= 1
+                left[taker] += 1
+                rows = [Replace("accounts", (id_, "", left[id_], None, None)) for id_ in (giver, taker)]
+                done.append(group.execute(*rows).offset)
+
+    transferring = Thread(target=transfer)
+    transferring.start()
+    try:
+        for _ in range(READS_COUNT):
+            before = len(done)
+            total = bank.read(spark).selectExpr("count(*)", "sum(weight)").first()
+            assert total == (ACCOUNTS_COUNT, 100.0 * ACCOUNTS_COUNT)
+            assert len(done) > before, "it was written to meanwhile"
+    finally:
+        is_over.set()
+        transferring.join()
 
 
 @pytest.mark.proof
