@@ -23,6 +23,8 @@ pytestmark = pytest.mark.cluster
 
 MakeTopic = Callable[..., Topic]
 POLL_S = 0.05
+WAITS_S = 1.0
+"""Of twenty looks at the log, one would have found it."""
 
 
 class Sink:
@@ -85,6 +87,40 @@ def test_available_now_reads_everything_once_in_limited_batches(
         assert {number: positions[topic.name, number] for number in range(3)} == ends, "no lag"
     assert len(sink.batches) == 4
     assert max(len(rows) for rows in sink.batches.values()) <= 300
+
+
+def test_a_batch_waits_until_there_is_enough_or_it_has_waited_for_long_enough(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic, sink = make_topic(), Sink()
+
+    def run(delay: str) -> StreamingQuery:
+        limits = {"minOffsetsPerTrigger": "100", "maxTriggerDelay": delay, "startingOffsets": "earliest"}
+        return start(spark, topic, sink, tmp_path, now=False, **limits)
+
+    def read(count: int, first: int) -> None:
+        topic.produce(numbered(count, first))
+        wait_until(lambda: len(sink.values) == first + count or not query.isActive, f"{count} more")
+
+    query = run("1h")
+    try:
+        read(10, 0)  # The first batch waits for nothing.
+        topic.produce(numbered(30, 10))
+        time.sleep(WAITS_S)
+        assert len(sink.values) == 10
+        topic.produce(numbered(70, 40))
+        wait_until(lambda: len(sink.values) == 110 or not query.isActive, "enough")
+        assert [len(rows) for _, rows in sorted(sink.batches.items())] == [10, 100]
+    finally:
+        query.stop()
+    query = run("1s")
+    try:
+        read(5, 110)
+        read(5, 115)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert sink.values == numbered(120)
 
 
 def test_a_restarted_query_goes_on_where_it_ended(
