@@ -10,7 +10,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.cluster.fault_support import DELIVERY_MS, PARTITIONS_COUNT, REQUEST_MS, everything
-from tests.cluster.group_support import ConfluentReader
+from tests.cluster.group_support import AiokafkaReader, ConfluentReader, Reader
 from tests.cluster.kafka_clients import TIMEOUT_S
 from tests.cluster.support import until
 
@@ -114,11 +114,11 @@ class Transacting:
                 return
 
 
-class Member(ConfluentReader):
+class Member(Reader):
     """The only one of its group: what it has committed as read does not come again, and nothing is left out."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
-        super().__init__(bootstrap, group, topic, socket_timeout_ms=REQUEST_MS + 1_000)
+    def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
+        super().__init__(bootstrap, group, topic, **settings)
         self._read: dict[int, list[int]] = {number: [] for number in range(PARTITIONS_COUNT)}
         """The offsets, as they are now known."""
         self._values: dict[tuple[int, int], bytes] = {}
@@ -129,8 +129,7 @@ class Member(ConfluentReader):
         """Nobody waits for it here: this loop may be what lets nodes talk to each other."""
         self._closing.set()
 
-    def poll(self) -> list[tuple[int, int, bytes]]:
-        read = super().poll()
+    def _noted(self, read: list[tuple[int, int, bytes]]) -> None:
         for partition, offset, value in read:
             committed, offsets = self.committed.get(partition, 0), self._read[partition]
             where = f"{self.group}: {offset} of partition {partition}"
@@ -139,10 +138,11 @@ class Member(ConfluentReader):
             while offsets and offsets[-1] >= offset:  # Given to it once more, as its commit was not heard.
                 offsets.pop()
             offsets.append(offset)
-        return read
 
     def _turn(self) -> None:
-        self._pending |= {partition: offset + 1 for partition, offset, _ in self.poll()}
+        read = self.poll()
+        self._noted(read)
+        self._pending |= {partition: offset + 1 for partition, offset, _ in read}
         if self._pending and self.commit(self._pending):
             self.committed |= self._pending
             self._pending = {}
@@ -185,3 +185,17 @@ class Member(ConfluentReader):
         found = {each.partition: each.offset for each in consumer.committed(asked, TIMEOUT_S)}
         consumer.close()
         return found
+
+
+class AskingMember(Member, ConfluentReader):
+    """Whenever another leads, librdkafka asks that one where the epoch ended in which it has read."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+        super().__init__(bootstrap, group, topic, socket_timeout_ms=REQUEST_MS + 1_000)
+
+
+class TrustingMember(Member, AiokafkaReader):
+    """Never asks that. Leaders of earlier releases sent back whoever did."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+        super().__init__(bootstrap, group, topic, request_timeout_ms=REQUEST_MS + 1_000)

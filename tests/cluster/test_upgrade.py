@@ -11,7 +11,7 @@ import asyncio
 import json
 import sys
 import tarfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -38,7 +38,7 @@ from tests.cluster.fault_support import (
 from tests.cluster.following import read_along
 from tests.cluster.growing import GrowingCluster
 from tests.cluster.person import Operator
-from tests.cluster.pipelines import Member, Transacting
+from tests.cluster.pipelines import AskingMember, Member, Transacting, TrustingMember
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.steady import RETRY_OF_KILLED_S, written_steadily
 from tests.cluster.support import QUICK_RAFT, expect_no_traceback, run
@@ -230,32 +230,52 @@ def test_a_rolling_upgrade_of_all_that_a_cluster_is_used_for(tmp_path: Path, rol
     """Topics and tables of each protocol, a group that commits how far it is, and transactions: all go on from one
     version to the other and back. Nothing is lost, doubled or out of order, and all copies are the same bytes."""
     older = code_of(previous.ALL_PROTOCOLS, tmp_path)
+    there_and_back = rolls != "up"
 
-    async def roll() -> None:
-        cluster = ProxiedCluster(tmp_path)
-        for node in cluster.nodes.values():
-            node.command = older
-        async with written_to(tmp_path, cluster) as (_, writers), cluster.client() as client:
-            person = Operator(cluster.bootstrap)
-            async with pipelines_in(cluster) as others, written_steadily(writers) as pauses:
-                await asyncio.gather(*(other.go_on() for other in others))
-                await install_on_all(cluster, client, NEWER, others)
-                if rolls != "up":
-                    for command in (older, NEWER):
-                        await install_on_all(cluster, client, command, others)
-                    for line in (
-                        f"cluster alter --feature-level {KNOWN_LEVEL}",
-                        "topic alter isr --replication confirm",
-                    ):
-                        await asyncio.to_thread(person.brings_about, line)
-                        await asyncio.gather(*(other.go_on() for other in others))
-            pauses.expect_short("while nodes were upgraded", RETRY_OF_KILLED_S)
+    async def go_further(person: Operator, others: Sequence[Load]) -> None:
+        for line in (
+            f"cluster alter --feature-level {KNOWN_LEVEL}",
+            "topic alter isr --replication confirm",
+        ):
+            await asyncio.to_thread(person.brings_about, line)
+            await asyncio.gather(*(other.go_on() for other in others))
 
-    run(roll())
+    commands = (older, NEWER, older, NEWER) if there_and_back else (older, NEWER)
+    run(roll_over(tmp_path, commands, TrustingMember, go_further if there_and_back else None))
+
+
+def test_a_rolling_restart_of_all_that_a_cluster_is_used_for(tmp_path: Path) -> None:
+    """New leaders do not know yet how far it is settled, and send nobody back for that: what librdkafka takes for
+    cut off it reads again, and leaves out what it had in hand."""
+    run(roll_over(tmp_path, (NEWER, NEWER), AskingMember))
+
+
+async def roll_over(
+    directory: Path,
+    commands: Sequence[Sequence[str]],
+    member: Callable[[str, str, str], Member],
+    finally_: Callable[[Operator, Sequence[Load]], Awaitable[None]] | None = None,
+) -> None:
+    """Each command on one node after the other, the first on all at once, under everything that clients do."""
+    first, *further = commands
+    cluster = ProxiedCluster(directory)
+    for node in cluster.nodes.values():
+        node.command = first
+    async with written_to(directory, cluster) as (_, writers), cluster.client() as client:
+        person = Operator(cluster.bootstrap)
+        async with pipelines_in(cluster, member) as others, written_steadily(writers) as pauses:
+            await asyncio.gather(*(other.go_on() for other in others))
+            for command in further:
+                await install_on_all(cluster, client, command, others)
+            if finally_ is not None:
+                await finally_(person, others)
+        pauses.expect_short("while nodes were replaced", RETRY_OF_KILLED_S)
 
 
 @asynccontextmanager
-async def pipelines_in(cluster: GrowingCluster) -> AsyncIterator[list[Load]]:
+async def pipelines_in(
+    cluster: GrowingCluster, member_of: Callable[[str, str, str], Member]
+) -> AsyncIterator[list[Load]]:
     """A group of tables of each kind, transactions, and a consumer group of each topic that is there; in the end
     each has exactly what it must have."""
     servers, kinds = cluster.bootstrap, REPLICATIONS
@@ -268,7 +288,7 @@ async def pipelines_in(cluster: GrowingCluster) -> AsyncIterator[list[Load]]:
     await asyncio.wrap_future(made)
     with ExitStack() as running:
         pump = running.enter_context(Transacting(servers, "transacted"))
-        members = [running.enter_context(Member(servers, f"readers-of-{kind}", kind)) for kind in kinds]
+        members = [running.enter_context(member_of(servers, f"readers-of-{kind}", kind)) for kind in kinds]
         yield [*banks, pump, *members]
         for bank in banks:
             await bank.finish(list(cluster.nodes))

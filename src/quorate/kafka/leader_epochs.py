@@ -1,8 +1,9 @@
 """OffsetForLeaderEpoch: where an epoch ended, so that a consumer learns that what it has read is there no more.
 
 A consumer that has read up to an offset in an epoch asks where that epoch ended in the leader's log. Below its own
-place: what it read from there on was cut off, and it goes back (KIP-320). Only what is settled is shown here, and
-that is never cut, so it hears the truth in every epoch; `confirm` voids what it takes back, and keeps its place.
+place: what it read from there on was cut off, and it goes back (KIP-320). That never happens here, as only what is
+settled is read, and whoever leads has all of that in its log. But a new leader does not know yet how far it is
+settled: it answers by its log, not by its commit, or else each change of leaders would send readers back.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ def _answer(broker: Broker, name: str, wanted: Any) -> dict[str, Any]:
 
 
 def end_of_epoch(node: Node, partition: Partition, epoch: int) -> tuple[int, int]:
-    """The greatest epoch up to that one that wrote something settled here, and the offset behind its last entry.
+    """The greatest epoch up to that one that wrote something into this log, and the offset behind its last entry.
 
     Of one that is older than everything here: itself, and where the log starts. (-1, -1) of one that is yet to be.
     """
-    epochs, commit = node.host.hosted[partition].replica.log.epochs, node.commit(partition)
+    log = node.host.hosted[partition].replica.log
     now = node.leader_of(partition)[1]
     whole = (now & ~LEADER_EPOCH_MASK) | epoch  # Clients know 31 bits of it.
     if epoch < 0 or whole > now:
         return NO_EPOCH, NOWHERE
-    shared: EntryId = epochs.last_shared(EntryId(whole, commit), EntryId(now, commit))
+    shared: EntryId = log.epochs.last_shared(EntryId(whole, log.head.offset), log.head)
     base = node.log_base(partition)
     if shared.offset <= base:
         return epoch, base + 1

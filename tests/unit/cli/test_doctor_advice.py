@@ -49,7 +49,10 @@ def test_copies_are_wanted_of_nodes_that_may_have_them() -> None:
     assert (two.do, two.commands) == ("let two nodes copy it", ("quorate topic alter t --replicas 2",))
     alone = found(without(with_topic(well(), ensembles=(TRIO[:2],)), 3))["two-copies"]
     assert alone.commands == ()
-    assert alone.do == "three copies need three nodes that answer and are not drained: add nodes"
+    assert alone.do == (
+        "three copies need three nodes that answer and are not drained: start node 3 again, on its machine, or "
+        "add nodes"
+    )
     lives = {1: 0, 2: 1, 3: 2}
     config = {drained_setting(node): str(lives[node]) for node in (2, 3)}
     assert found(with_image(facts, cluster=Cluster(2, config), lives=lives))["one-copy"].commands == ()

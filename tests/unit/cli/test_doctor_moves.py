@@ -128,12 +128,10 @@ def led(facts: Facts) -> ReplicaStatus:
 
 
 def test_copies_are_added_to_each_partition_that_lacks_them() -> None:
-    """What one partition lacks, another may have: `quorate topic add` would leave that one as it is."""
+    """What one partition lacks, another may have: `quorate topic alter` looks at each, and takes none away."""
     one, two, three = TRIO
     facts = with_topic(with_fourth_node(well()), ensembles=((one, two), (three, one)))
     assert found(facts)["two-copies"].commands == ("quorate topic alter t --replicas 3",)
-    together = with_topic(facts, ensembles=((one, two), (two, one)))
-    assert found(together)["two-copies"].commands == ("quorate topic add t --node 3",)
     more = with_topic(facts, ensembles=((one, two), (*TRIO, Member(4, 1))))
     assert found(more)["two-copies"].commands == ("quorate topic add t/0 --node 3",), "none is taken away"
 
@@ -141,7 +139,8 @@ def test_copies_are_added_to_each_partition_that_lacks_them() -> None:
 def test_a_node_that_is_there_already_is_started_not_added() -> None:
     facts = with_topic(with_voters(without(well(), 3), 1, 2), ensembles=(TRIO[:2],))
     assert found(facts)["two-copies"].do == (
-        "three nodes are needed to have three copies: start node 3 again, on its machine, or add nodes"
+        "three copies need three nodes that answer and are not drained: start node 3 again, on its machine, or "
+        "add nodes"
     )
     assert found(facts)["voters-few"].do == (
         "let three vote; for that, start node 3 again, on its machine, or add nodes"

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from quorate.batch import encode_records
 from quorate.kafka.describing import METADATA_LOG
+from quorate.kafka.leader_epochs import end_of_epoch
 from quorate.wire.messages import VERSIONS, Api
 from tests.unit.kafka.harness import Connection, Served, serve
 
@@ -209,5 +210,20 @@ def test_what_is_altered_the_old_way_is_all_that_is_set(tmp_path: Path, version:
             assert error == ErrorCode.invalid_config
             assert why is not None
             assert "no.such is not a setting" in why
+
+    serve(tmp_path, test)
+
+
+def test_a_new_leader_that_does_not_know_yet_what_is_settled_sends_nobody_back(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            topic = await connection.create("a")
+            for _ in range(2):
+                await connection.produce("a", encode_records([(None, b"x")] * 3))
+            (partition,) = served.node.metadata.image.by_id[topic.topic_id.bytes].partitions()
+            hosted = served.node.host.hosted[partition]
+            before, read_to = hosted.replica.log.head.epoch, hosted.commit + 1
+            hosted.commit -= 3  # As if it had just been elected, and not heard of the last ones.
+            assert end_of_epoch(served.node, partition, before) == (before, read_to)
 
     serve(tmp_path, test)
