@@ -254,10 +254,11 @@ async def caught_calling_off(moving: Moving, line: str, victim: str, stage: str,
         moving.cluster.nodes[hit].kill()
     moving.cluster.heal()
     await moving.go_on()
-    for command in commands:
-        await asyncio.to_thread(command.wait)  # Nodes talk through proxies of this loop.
+    await has_only_to_come_back(moving, hit, commands)
     if moving.cluster.nodes[hit].process is None:
         moving.cluster.nodes[hit].start()
+    for command in commands:
+        await asyncio.to_thread(command.wait)  # Nodes talk through proxies of this loop.
     await moving.cluster.until_registered(moving.client)
     for each in lines:
         await moving.types(each)
@@ -269,6 +270,17 @@ async def caught_calling_off(moving: Moving, line: str, victim: str, stage: str,
     assert await moving.held() == before
     await moving.go_on()
     return is_caught
+
+
+async def has_only_to_come_back(moving: Moving, hit: int, commands: Sequence[Popen[bytes]]) -> None:
+    """Until all is called off, or what is left has to have its copy there again, which counts no more."""
+    alive = next(node for node in moving.cluster.nodes if node != hit)
+    while any(command.poll() is None for command in commands):
+        topics = (await moving.client.image(alive)).topics
+        left = [change.wanted for topic in topics for change in topic.changes.values()]
+        if left and all(any(member.node == hit for member in wanted) for wanted in left):
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def is_called_off(moving: Moving, operator: int, commands: Sequence[Popen[bytes]]) -> bool:
