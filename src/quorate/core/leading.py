@@ -243,8 +243,11 @@ class Leading(Role):
             if headers is None or self.is_paced(cursor.member, headers):
                 self.read_for(cursor)
                 return
+            self.drop_held(cursor)
             self.send_entries(cursor, headers)
             cursor.sent(headers)
+        if cursor.next > log.head.offset:
+            self.drop_held(cursor)
 
     def is_paced(self, member: Member, headers: tuple[Header, ...] = ()) -> bool:
         """Whether entries for this follower wait their turn: it does not count yet, and these are not the end."""
@@ -291,6 +294,16 @@ class Leading(Role):
             paced_for=follower.node if is_held else 0,
         )
         self._readers[follower.reading] = follower.node
+
+    def drop_held(self, follower: Any) -> None:
+        """What waits its turn for it need not be read any more: it has that, or gets it at once.
+
+        It may wait for as long as nobody changes the rate, and while something is read for a follower, it is not
+        told what is settled.
+        """
+        if follower.is_held:
+            self._readers.pop(follower.reading, None)
+            follower.reading, follower.is_held = 0, False
 
     def loaded(self, event: events.Loaded) -> None:
         node = self._readers.pop(event.token, None)

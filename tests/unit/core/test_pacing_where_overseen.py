@@ -55,6 +55,7 @@ def test_in_isr_a_new_disk_waits_its_turn_until_it_counts() -> None:
     assert held.paced_for == again.node, "what counted was another incarnation"
     bench.tell(events.Counted((*THREE[:2], again)))
     assert offsets_sent(isr_kit.fetch(bench, again, NOWHERE), again) == [0, 1]
+    assert bench.tell(events.Loaded(held.token, entries("1-0 1-1"))) == [], "nobody waits for it any more"
 
 
 def test_in_isr_who_does_not_lead_mends_at_once_whoever_counts() -> None:
@@ -84,7 +85,8 @@ def test_in_isr_the_end_of_the_log_is_sent_at_once() -> None:
     assert offsets_sent(isr_kit.fetch(bench, N4, at("1-3")), N4) == [4, 5]
 
 
-def test_in_coordinated_whoever_is_to_count_waits_its_turn() -> None:
+def expanding() -> tuple[coordinated_kit.Bench, list[Effect]]:
+    """A leader with a newcomer that has nothing, and what was ordered when it said so."""
     tuning = msgspec.structs.replace(
         coordinated_kit.TUNING, paced=True, message_entries_max=2, whole_logs=True
     )
@@ -94,9 +96,26 @@ def test_in_coordinated_whoever_is_to_count_waits_its_turn() -> None:
     bench.persist()
     head = bench.replica.log.head.offset
     bench.receive(N4, AddEntryResponse(3, False, head, -1, -1, NOWHERE))
-    ordered = bench.receive(N4, AddEntryResponse(3, True, -1, -1, -1, NOWHERE))
+    return bench, bench.receive(N4, AddEntryResponse(3, True, -1, -1, -1, NOWHERE))
+
+
+def test_in_coordinated_whoever_is_to_count_waits_its_turn() -> None:
+    bench, ordered = expanding()
     assert offsets_sent(ordered, N4) == []
     (read,) = of_kind(ordered, effects.Read)
     assert (read.first, read.paced) == (0, True)
     ordered = bench.tell(events.Loaded(read.token, entries("1-0 1-1 1-2")))
     assert offsets_sent(ordered, N4) == [0, 1]
+
+
+def test_in_coordinated_one_that_has_come_to_count_waits_for_no_read_any_more() -> None:
+    """While one is open, the leader's heart does not beat for it."""
+    bench, ordered = expanding()
+    (held,) = of_kind(ordered, effects.Read)
+    assert not sent(bench.wake(), N4)
+    ordered = bench.tell(events.Counted((*THREE, N4)))
+    assert not of_kind(ordered, effects.Read), "it is all in memory"
+    assert offsets_sent(ordered, N4)[:2] == [0, 1]
+    (beat,) = sent(bench.wake(), N4)
+    assert beat.headers == ()
+    assert bench.tell(events.Loaded(held.token, entries("1-0 1-1"))) == []

@@ -99,18 +99,30 @@ def test_without_it_newcomers_are_sent_what_is_in_memory() -> None:
     assert not of_kind(ordered, effects.Read)
 
 
-def test_what_is_read_for_one_that_has_come_to_count_is_read_at_once() -> None:
-    """It waits its turn, which at rate 0 never comes, and then what is settled depends on it."""
+def test_one_that_has_come_to_count_waits_for_no_read_any_more() -> None:
+    """That may wait for ever, as at rate 0; and whom something is read for is not told what is settled."""
     bench = leader(LOG, tuning=PACED)
     change(bench, *THREE, N4)
     (held,) = of_kind(newcomer_answers(bench), effects.Read)
     assert not of_kind(bench.tell(events.Counted(THREE)), effects.Read), "it does not count"
     ordered = bench.tell(events.Counted((*THREE, N4)))
-    assert [header.offset for message in with_headers(ordered, N4) for header in message.headers][:2] == [
-        0,
-        1,
-    ]
+    assert not of_kind(ordered, effects.Read), "it is all in memory"
+    offsets = [header.offset for message in with_headers(ordered, N4) for header in message.headers]
+    assert offsets[:2] == [0, 1]
+    (beat,) = sent(bench.wake(), N4)
+    assert (beat.headers, beat.search) == ((), False)
     assert not with_headers(bench.tell(events.Loaded(held.token, entries("1-0 1-1"))), N4), "it has that"
+
+
+def test_what_is_held_is_not_waited_for_once_the_follower_has_all() -> None:
+    """What it had flushed was heard of late."""
+    bench = leader(LOG, tuning=PACED)
+    change(bench, *THREE, N4)
+    newcomer_answers(bench)
+    head = bench.replica.log.head.offset
+    bench.receive(N4, AppendResponse(2, True, head, head, -1))
+    (beat,) = [message for message in sent(bench.wake(), N4) if not message.headers]
+    assert not beat.search
 
 
 def pieces(ordered: list[Effect]) -> list[bool]:

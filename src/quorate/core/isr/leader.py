@@ -230,6 +230,7 @@ class Leader(Leading, Role):
             follower.next, bytes_max=tuning.message_bytes_max, count_max=tuning.message_entries_max
         )
         if headers is not None and not self.is_paced(follower.member, headers):
+            self.drop_held(follower)
             self._send_entries(follower, headers)
         elif headers is None and self._snapshot_is_cheaper(follower.next):
             self._send(follower, snapshot=replica.snapshot)
