@@ -17,7 +17,7 @@ from quorate.core import effects, events
 from quorate.core.effects import Effect
 from quorate.core.entry import NOWHERE, EntryId, Header, Member, Snapshot, Span, Standing
 from quorate.core.log import LogView
-from quorate.core.mending import Mending
+from quorate.core.mending import Mending, Serving
 from quorate.core.ordering import Ordering
 from quorate.core.repairing import (
     REPAIR_ENTRIES_MAX,
@@ -87,7 +87,7 @@ class Keeper(Mending):
         self.role: Any
         self._state_io = 0
         self._repairs: list[tuple[int, tuple[Header, ...]]] = []
-        self._serving: dict[int, tuple[int, WantEntries]] = {}
+        self._serving: dict[int, Serving] = {}
         self._tokens = 0
         self._expired = NOWHERE, 0
         """The last entry that need not be kept, as far as is known here, and the checksum of its frame."""
@@ -485,13 +485,13 @@ class Keeper(Mending):
         self.save_state()
 
     def _loaded(self, event: events.Loaded) -> None:
-        wanted = self._serving.pop(event.token, None)
-        if wanted is None:
+        serving = self._serving.pop(event.token, None)
+        if serving is None:
             self.role.loaded(event)
             return
-        node, message = wanted
+        message = serving.message
         headers = tuple(header for header in event.headers if header.last <= message.span.last.offset)
-        self.send(node, HaveEntries(self.epoch, message.span, headers[:REPAIR_ENTRIES_MAX]))
+        self.send(serving.node, HaveEntries(self.epoch, message.span, headers[:REPAIR_ENTRIES_MAX]))
 
     def _snapshot_taken(self, event: events.SnapshotTaken) -> None:
         self._taking_snapshot = False

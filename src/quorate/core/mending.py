@@ -7,7 +7,7 @@ log that way.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from quorate.core import effects, events
 from quorate.core.effects import Effect
@@ -22,6 +22,15 @@ from quorate.core.repairing import (
     WantEntries,
     why_not,
 )
+
+
+class Serving(NamedTuple):
+    """What is being read for somebody who has lost it."""
+
+    node: int
+    message: WantEntries
+    is_held: bool
+    """The read waits its turn."""
 
 
 class Mending:
@@ -39,7 +48,7 @@ class Mending:
     snapshot: Snapshot | None
     _agreed: int
     _repairs: list[tuple[int, tuple[Header, ...]]]
-    _serving: dict[int, tuple[int, WantEntries]]
+    _serving: dict[int, Serving]
 
     def emit(self, effect: Effect) -> None:
         raise NotImplementedError
@@ -79,25 +88,28 @@ class Mending:
         if reason:
             self.send(sender.node, HaveEntries(self.epoch, message.span, why_not=reason))
             return
-        span = message.span
-        paced_for = sender.node if self.holds_back(sender) else 0
-        if paced_for and not self._wants_another(sender.node, span):
-            return  # It waits its turn, and who asks again is not served twice.
+        is_held = self.holds_back(sender)
+        if self.config.tuning.paced and not self._may_serve(sender.node, message.span, is_held=is_held):
+            return
         token = self.read(
-            first=span.first_offset,
-            last=span.last.offset,
+            first=message.span.first_offset,
+            last=message.span.last.offset,
             bytes_max=REPAIR_BYTES_MAX,
-            paced_for=paced_for,
+            paced_for=sender.node if is_held else 0,
             mends=True,
         )
-        self._serving[token] = (sender.node, message)
+        self._serving[token] = Serving(sender.node, message, is_held)
 
-    def _wants_another(self, node: int, span: Span) -> bool:
-        """Whether this is not what is being read for it already; otherwise that is read for nobody any more."""
-        served = [token for token, (to, _) in self._serving.items() if to == node]
-        if any(self._serving[token][1].span == span for token in served):
-            return False
-        for token in served:
+    def _may_serve(self, node: int, span: Span, *, is_held: bool) -> bool:
+        """Whether this is not being read for that copy already, which asks again and again until it has it.
+
+        One that counts by now does not wait for what was held up. Nobody wants what else was read for it any more.
+        """
+        served = [(token, serving) for token, serving in self._serving.items() if serving.node == node]
+        for _, serving in served:
+            if serving.message.span == span and (is_held or not serving.is_held):
+                return False
+        for token, _ in served:
             del self._serving[token]
         return True
 

@@ -173,3 +173,25 @@ def test_a_newcomer_that_asks_again_for_what_its_log_lacks_is_not_served_twice()
     other = WantEntries(1, Span(at("1-1"), at("1-3")))
     assert of_kind(bench.receive(N4, other), effects.Read), "it is another life, and lacks something else"
     assert bench.tell(events.Loaded(read.token, entries("1-1 1-2 1-3"))) == []
+
+
+def test_whoever_counts_and_asks_again_is_not_served_twice_either() -> None:
+    """It asks every half second, and a slow disk would gather reads without end."""
+    bench = Bench(log=LOG, tuning=PACED)
+    (read,) = of_kind(bench.receive(N2, LOST), effects.Read)
+    assert bench.receive(N2, LOST) == []
+    (answer,) = sent(bench.tell(events.Loaded(read.token, entries("1-1 1-2 1-3"))), N2)
+    assert [header.offset for header in answer.headers] == [1, 2, 3]
+    assert of_kind(bench.receive(N2, LOST), effects.Read), "what was read was lost on its way"
+
+
+def test_what_mends_is_held_up_no_longer_than_until_its_copy_counts() -> None:
+    bench = Bench(log=LOG, tuning=PACED)
+    (held,) = of_kind(bench.receive(N4, LOST), effects.Read)
+    bench.tell(events.Counted((*THREE, N4)))
+    (read,) = of_kind(bench.receive(N4, LOST), effects.Read)
+    assert (held.paced, read.paced) == (True, False)
+    assert bench.receive(N4, LOST) == [], "that is not held"
+    loaded = entries("1-1 1-2 1-3")
+    assert bench.tell(events.Loaded(held.token, loaded)) == []
+    assert sent(bench.tell(events.Loaded(read.token, loaded)), N4)
