@@ -104,17 +104,19 @@ def name_of(requirement: str) -> str:
 def test_installed_command_runs_without_spark(installed: Path, tmp_path: Path) -> None:
     assert quorate.__version__ in run(installed / "quorate", "--version", cwd=tmp_path)
     run(installed / "quorate", "sim", "raft", "--seeds", "0:2", cwd=tmp_path)
-    assert "pip install '.[local]'" in sweep_without_spark(installed, tmp_path)
+    assert "Spark is not installed" in without_spark(installed, tmp_path, "sweep", "raft", "--seeds", "0:2")
+    assert "Spark is not installed" in without_spark(installed, tmp_path, "tier", "events", "--lake", "lake")
     listed = run(installed / "pip", "list", "--format=freeze", cwd=tmp_path)
     names = {line.split("==")[0].lower() for line in listed.splitlines()}
     assert "quorate" in names
     assert not names & set(NEVER_IN_BASE)
 
 
-def sweep_without_spark(installed: Path, tmp_path: Path) -> str:
-    """What the command says that needs Spark, in one line and with exit code 2."""
-    command: list[str | Path] = [installed / "quorate", "sweep", "raft", "--seeds", "0:2"]
+def without_spark(installed: Path, tmp_path: Path, *words: str) -> str:
+    """What a command says that needs Spark: one line that says how to get it, and exit code 2."""
+    command: list[str | Path] = [installed / "quorate", *words]
     done = subprocess.run(command, cwd=tmp_path, check=False, text=True, capture_output=True, timeout=60)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+    assert "pip install '.[local]'" in done.stderr
     return done.stderr

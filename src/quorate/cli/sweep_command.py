@@ -196,8 +196,8 @@ def added_up(
 
 
 def run_parts(session: SparkSession, sweep: Sweep, place: str, *, tasks: int | None, overwrite: bool) -> None:
-    from quorate.spark.sweep import SweepFailed, run_sweep, tasks_for
-    from quorate.spark.sweep_parts import begun
+    from quorate.spark.sweep import run_sweep, tasks_for
+    from quorate.spark.sweep_parts import SweepFailed, begun
 
     try:
         parts = begun(session, place, sweep, overwrite=overwrite)

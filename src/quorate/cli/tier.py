@@ -74,7 +74,7 @@ def tier(
     check_master(master)
     options = dict(option(text) for text in storage or [])
     spelled(every)
-    check_lake()
+    check_installed()
     from quorate.cli.orders import reached
     from quorate.spark.java import NoJava
     from quorate.spark.lake import Lake, LakeTrouble, NotTiered
@@ -108,10 +108,17 @@ def became(kept: Tiering) -> str:
     return f"nothing new{noted if kept.commits_count else ''}"
 
 
-def check_lake() -> None:
-    if find_spec("deltalake") is None or find_spec("pyarrow") is None:
+def check_installed() -> None:
+    """Spark first: what brings it here brings the other, too."""
+    from quorate.spark.session import NoSpark, check_spark
+
+    try:
+        check_spark()
+    except NoSpark as missing:
+        raise WrongUsage(str(missing)) from missing
+    if find_spec("deltalake") is None:
         raise WrongUsage(
-            "`deltalake` is not installed; install it with `pip install '.[local]'`, or `.[lake]`"
+            "`deltalake` is not installed; install it with `pip install '.[local]'`, or `.[lake]` beside a Spark"
         )
 
 

@@ -45,6 +45,14 @@ class NoSpark(Exception):
     """One line: what is not installed, and how to install it."""
 
 
+def check_spark() -> None:
+    """Raises NoSpark. Before anything is imported that imports Spark."""
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        raise NoSpark(
+            "Spark is not installed; install it with `pip install '.[local]'` in a clone of Quorate"
+        )
+
+
 @contextmanager
 def local_session(
     app: str,
@@ -54,10 +62,7 @@ def local_session(
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session that ends with the block, with all that it kept on disk. Raises NoSpark or NoJava."""
-    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        raise NoSpark(
-            "Spark is not installed; install it with `pip install '.[local]'` in a clone of Quorate"
-        )
+    check_spark()
     # What goes wrong while Java is spoken to is raised; where nobody asked for logs, it is not printed as well. (Of
     # the package that speaks to it some goes to the root of all logs.)
     if not getLogger().handlers:

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from quorate.sim.chaos import Toll
 from quorate.sim.run import DECIDED, IN_SYNC, OPERATED, Plan, Verdict, run_plan
 from quorate.spark.session import reason_of
+from quorate.spark.sweep_parts import SweepFailed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,10 +65,6 @@ SCHEMA = StructType(
         StructField("reproduce", StringType()),
     ]
 )
-
-
-class SweepFailed(Exception):
-    """Spark could not run it to its end; one line."""
 
 
 class SeedRange(InputPartition):

@@ -2,7 +2,8 @@
 
 A part is some seeds of one protocol. Spark leaves a mark in its directory when all of it is written, on whatever
 file system; a part without the mark is run again, and takes its place. What the sweep is stands beside the parts:
-only the same sweep goes on with them.
+only the same sweep goes on with them. Nothing here imports Spark: the command looks at places before it asks
+whether Spark is there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import msgspec
 
 from quorate.sim.run import Plan
 from quorate.spark.session import reason_of
-from quorate.spark.sweep import SweepFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +24,10 @@ PART_SEEDS = 2000
 ABOUT = "_sweep.json"
 """Spark passes over files that begin so."""
 DONE = "_SUCCESS"
+
+
+class SweepFailed(Exception):
+    """Spark could not run it to its end; one line."""
 
 
 class Sweep(msgspec.Struct, frozen=True):
