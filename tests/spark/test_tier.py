@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from quorate.cli.demo_cluster import DemoCluster
@@ -151,7 +151,7 @@ def test_whatever_ends_a_batch_the_next_run_goes_on_from_the_lake(
                 fails()
 
             patch.setattr(Lake, "commit", and_then)
-        with pytest.raises(StreamingQueryException):
+        with pytest.raises(LakeTrouble, match=f"the end: {step}"):
             job.run()
     job.lake = Lake(job.lake.uri)
     again = job.run()
