@@ -148,6 +148,8 @@ def _rows_of(value: pa.Scalar, kind: pa.DataType) -> pa.Array | None:
 
 def _read_lines(lines: pa.Array, first: int, kind: pa.DataType, bad: Flags) -> list[pa.Array]:
     """A line each is a value each, as each is one JSON value."""
+    if not len(lines):
+        return [pa.nulls(0, kind)]
     content = b"".join(lines.to_pylist())
     options = pa_json.ParseOptions(
         explicit_schema=pa.schema([("v", kind)]), unexpected_field_behavior="ignore"

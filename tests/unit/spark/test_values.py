@@ -27,6 +27,11 @@ def rows(form: str, *values: bytes | None) -> list[tuple[object, ...]]:
     return [(row["offset"], row["value"], row["badValue"]) for row in found.to_pylist()]
 
 
+def test_of_no_values_there_are_none() -> None:
+    values, bad = parse_json(pa.array([], pa.binary()), KIND)
+    assert (values, len(bad)) == (pa.array([], KIND), 0)
+
+
 def test_json_is_read_and_what_is_none_kept_apart() -> None:
     values = (
         b'{"a": 1, "b": "x", "c": []}',
