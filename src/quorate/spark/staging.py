@@ -1,7 +1,8 @@
 """What a task writes: its rows, staged under a producer of its own, seen by nobody until the driver commits.
 
 The producer is opened when the first rows are there: a task without rows opens none. Rows are gathered, turned into
-record batches, and sent by a thread of their own while the next ones are gathered and turned.
+record batches, and sent by a thread of their own while the next ones are gathered and turned. While a task is at
+work, however long its rows take to come, its producer is kept.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from time import monotonic, time
+from threading import Event, Thread
+from time import time
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from quorate.client.encoding import Made, Rows, WrongHeader, WrongPartition, encode, partitions_for
+from quorate.client.errors import Unreachable
 from quorate.client.joint import Attempt, Joint, NumberIn, Writer
 from quorate.spark.options import WriteOptions, WrongOption
 from quorate.wire.joint import Part
@@ -89,6 +92,9 @@ def stage(
         except NumberIn:
             rows_count += sum(batch.num_rows for batch in coming)
             return Staged(transaction, rows_count, already_in=True)
+        finally:
+            if stager is not None:
+                stager.close()
     return Staged(transaction, rows_count, part)
 
 
@@ -101,13 +107,34 @@ class _Stager:
         self._attempt = attempt
         self._writer: Writer = joint.writer(attempt)
         self._sending = sending
+        """Alone it speaks with the cluster, which is for one thread at a time."""
         self._sent: Future[None] | None = None
-        self._renewed_at = monotonic()
+        self._over = Event()
+        self._lost: Exception | None = None
         self._gathered: list[pa.RecordBatch] = []
         self._rows_count = self._bytes_count = 0
         self._partitions_counts: dict[str, int] = {}
         self._spare = attempt.task
         """Where rows go that say nothing about it: the next partition with each piece."""
+        self._keeping = Thread(target=self._keep, name="keeping", daemon=True)
+        self._keeping.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._keeping.join()
+
+    def _keep(self) -> None:
+        """By a clock of its own: Spark hands on thousands of rows at once, and the next may be long in coming."""
+        while not self._over.wait(self._options.transaction_timeout_s / RENEW_SHARE):
+            self._sending.submit(self._renew).result()
+
+    def _renew(self) -> None:
+        try:
+            self._joint.renew([self._attempt])
+        except Unreachable:
+            pass  # There is time to ask again.
+        except Exception as error:  # raised where the next rows are sent
+            self._lost = error
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._gathered.append(batch)
@@ -135,11 +162,12 @@ class _Stager:
         if self._sent is not None:
             self._sent.result()
             self._sent = None
+        if self._lost is not None:
+            raise self._lost
 
     def _made(self, topic: str, rows: Rows) -> list[Made]:
         if topic not in self._partitions_counts:
-            self._wait()  # The cluster is for one thread at a time.
-            found = self._joint.cluster.topics([topic])[topic]
+            found = self._sending.submit(self._joint.cluster.topics, [topic]).result()[topic]
             self._partitions_counts[topic] = len(found.partitions)
         self._spare += 1
         try:
@@ -149,9 +177,6 @@ class _Stager:
             raise WrongOption(f"topic {topic!r}: {error}") from None
 
     def _send(self, made: list[tuple[str, list[Made]]]) -> None:
-        if monotonic() - self._renewed_at > self._options.transaction_timeout_s / RENEW_SHARE:
-            self._joint.renew([self._attempt])
-            self._renewed_at = monotonic()
         for topic, batches in made:
             for together in _rounds(batches):
                 self._writer.append(topic, together)
