@@ -150,7 +150,12 @@ def check_place(place: str, sweep: Sweep, *, overwrite: bool) -> None:
 
 
 def is_local(place: str) -> bool:
-    return "://" not in place
+    return "://" not in place and not place.startswith("file:/")
+
+
+def for_spark(place: str) -> str:
+    """With a scheme: where a name alone is, the platform's Hadoop says. (As Hadoop reads it, without escapes.)"""
+    return f"file://{Path(place).absolute()}" if is_local(place) else place
 
 
 def page_beside(place: str) -> Path:
@@ -172,9 +177,8 @@ def run(
     say.progress_line(f"Spark is starting ({master}): some seconds")
     try:
         with local_session("quorate sweep", master=master, log_level="off") as session:
-            absolute = str(Path(place).absolute()) if is_local(place) else place
-            run_parts(session, sweep, absolute, tasks=tasks, overwrite=overwrite)
-            return added_up(session, sweep, absolute, monotonic() - began)
+            run_parts(session, sweep, place, tasks=tasks, overwrite=overwrite)
+            return added_up(session, sweep, for_spark(place), monotonic() - began)
     except (NoSpark, NoJava) as missing:
         raise WrongUsage(str(missing)) from missing
 
@@ -197,10 +201,10 @@ def added_up(
 
 def run_parts(session: SparkSession, sweep: Sweep, place: str, *, tasks: int | None, overwrite: bool) -> None:
     from quorate.spark.sweep import run_sweep, tasks_for
-    from quorate.spark.sweep_parts import SweepFailed, begun
+    from quorate.spark.sweep_parts import SweepFailed, begun, part_name
 
     try:
-        parts = begun(session, place, sweep, overwrite=overwrite)
+        parts = begun(session, for_spark(place), sweep, overwrite=overwrite)
     except SweepFailed as failed:
         raise WrongUsage(str(failed)) from failed
     undone = parts.undone(sweep)
@@ -225,10 +229,10 @@ def run_parts(session: SparkSession, sweep: Sweep, place: str, *, tasks: int | N
                     progress=_worlds(told, done, len(seeds), tasks_count),
                 )
             except SweepFailed as failed:
-                _forget(place, parts.where(plan, seeds))
+                _forget(place, part_name(plan, seeds))
                 raise WrongUsage(f"{failed}; look at the master and at {place!r}") from failed
             except BaseException:
-                _forget(place, parts.where(plan, seeds))
+                _forget(place, part_name(plan, seeds))
                 say.progress_line(_kept(done, sweep.worlds_count))
                 raise
             done += len(seeds)
@@ -249,9 +253,10 @@ def _forget(place: str, part: str) -> None:
     """What was not finished; and all of it, if nothing was."""
     if not is_local(place):
         return
-    shutil.rmtree(part, ignore_errors=True)
-    if not any(path.is_dir() for path in Path(place).iterdir()):
-        shutil.rmtree(place, ignore_errors=True)
+    here = Path(place)
+    shutil.rmtree(here / part, ignore_errors=True)
+    if here.is_dir() and not any(path.is_dir() for path in here.iterdir()):
+        shutil.rmtree(here, ignore_errors=True)
 
 
 def count(totals: Totals, result: SweepResult, taken_s: float) -> None:
