@@ -24,8 +24,11 @@ _CONNECTING = (
     "kafka.reconnect.backoff.max.ms",
     "kafka.reconnect.backoff.ms",
     "kafka.request.timeout.ms",
+    "kafka.retry.backoff.max.ms",
     "kafka.retry.backoff.ms",
     "kafka.send.buffer.bytes",
+    "kafka.socket.connection.setup.timeout.max.ms",
+    "kafka.socket.connection.setup.timeout.ms",
 )
 READING = (
     *ONLY,
