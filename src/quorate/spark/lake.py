@@ -8,6 +8,7 @@ far they go are one commit, and of two writers that begin at the same place Delt
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
@@ -24,8 +26,10 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 PARTITION = "partition"
 UNCOMMITTED_HOURS_MIN = 24
 """A younger file without a commit may be one that somebody is about to commit."""
-LOCAL = "file://"
-"""Spark writes places so; directories are made under their plain names."""
+OURS = re.compile(rf"{PARTITION}=\d+/([0-9a-f]{{32}}|part-[\w.-]+)\.parquet", re.ASCII)
+"""What tasks and Delta's compaction call their files. Others are somebody else's."""
+LOCAL = re.compile(r"file:(//)?(?=/)")
+"""Spark writes places so, Hadoop with one slash; directories are made under their plain names."""
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 IN_FILES = pa.schema(
     [
@@ -65,8 +69,8 @@ class Lake:
     """A place with one table for each topic. `options` are deltalake's storage options."""
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        if uri.startswith(LOCAL):
-            uri = unquote(uri.removeprefix(LOCAL))
+        if (scheme := LOCAL.match(uri)) is not None:
+            uri = unquote(uri[scheme.end() :])
         # Executors of another machine, or another directory, must find the same place.
         self.uri = uri.rstrip("/") if "://" in uri else str(Path(uri).absolute())
         self.options = dict(options or {})
@@ -97,7 +101,32 @@ class Lake:
                 f"{self.place(topic)} is of {whose}, and topic {topic!r} has id {topic_id} now; "
                 f"choose another place for it, or move that table away"
             )
-        return Table(delta, topic_id)
+        return Table(delta, topic_id, self.options)
+
+    def left(self, topic: str) -> dict[int, int]:
+        """Partition → the lowest offset in any file that lies at the topic's place, where there is no table.
+
+        Files of a first job that was killed before its commit, or of a table whose log is lost.
+        """
+        import pyarrow.parquet as pq
+        from pyarrow import fs
+
+        if "://" not in self.uri and not Path(self.place(topic)).is_dir():
+            return {}
+        found: dict[int, int] = {}
+        try:
+            files = self.files(topic)
+            for info in files.get_file_info(fs.FileSelector("", recursive=True)):
+                if OURS.fullmatch(info.path.lstrip("/")) is None:
+                    continue
+                with files.open_input_file(info.path) as opened:
+                    lowest = _lowest_offset(pq, opened)
+                number = int(info.path.lstrip("/").split("/")[0].removeprefix(f"{PARTITION}="))
+                if lowest is not None:
+                    found[number] = min(lowest, found.get(number, lowest))
+        except (OSError, DeltaError) as error:
+            raise LakeTrouble(f"{self.place(topic)} cannot be read: {_first_line(error)}") from error
+        return found
 
     def commit(
         self,
@@ -106,13 +135,16 @@ class Lake:
         table: Table | None,
         files: Sequence[File],
         ends: Mapping[int, int],
+        begun: Mapping[int, int] | None = None,
     ) -> Table:
         """These files, and that everything before `ends` is in the table: both or neither. The table as it is then.
+        `begun`: where partitions begin that nothing is known of yet.
 
         `table` is the one that the files were chosen by: raises LakeTrouble if somebody else has written since.
         """
         said = {"quorate.topic_id": topic_id, "quorate.next": json.dumps(dict(sorted(ends.items())))}
         marks = [Transaction(app_id(topic_id, number), end) for number, end in sorted(ends.items())]
+        marks += [Transaction(begun_id(topic_id, number), at) for number, at in sorted((begun or {}).items())]
         properties = CommitProperties(custom_metadata=said, app_transactions=marks)
         adds = [_add(file) for file in files]
         try:
@@ -144,9 +176,10 @@ class Lake:
 class Table:
     """One version of a table: what it says does not change."""
 
-    def __init__(self, delta: DeltaTable, topic_id: str) -> None:
+    def __init__(self, delta: DeltaTable, topic_id: str, options: Mapping[str, str]) -> None:
         self.delta = delta
         self._topic_id = topic_id
+        self._options = dict(options)
 
     @property
     def version(self) -> int:
@@ -155,6 +188,11 @@ class Table:
     def next_offset(self, partition: int) -> int | None:
         """Everything of the partition before it is here; None: nothing was ever committed of it."""
         version = self.delta.transaction_version(app_id(self._topic_id, partition))
+        return None if version is None else int(version)
+
+    def begun(self, partition: int) -> int | None:
+        """What is before it was never here; None: nobody has written that down."""
+        version = self.delta.transaction_version(begun_id(self._topic_id, partition))
         return None if version is None else int(version)
 
     def files(self) -> list[File]:
@@ -180,14 +218,21 @@ class Table:
             if compact:
                 self.delta.optimize.compact()
             if vacuum_hours is not None:
-                self._vacuum(vacuum_hours, full=False)
-                self._vacuum(max(vacuum_hours, UNCOMMITTED_HOURS_MIN), full=True)
+                self.delta.vacuum(vacuum_hours, dry_run=False, enforce_retention_duration=False)
+                self._remove_uncommitted(max(vacuum_hours, UNCOMMITTED_HOURS_MIN))
         except (OSError, DeltaError) as error:
             raise LakeTrouble(f"{self.delta.table_uri} cannot be tidied: {_first_line(error)}") from error
 
-    def _vacuum(self, hours: int, *, full: bool) -> None:
-        """`full`: also files that no commit has ever named."""
-        self.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=full)
+    def _remove_uncommitted(self, hours: int) -> None:
+        """By Delta's list of what no commit names, but only what is called as ours are: it would take any file."""
+        from pyarrow import fs
+
+        found = self.delta.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+        ours = [path for path in found if OURS.fullmatch(path)]
+        if ours:
+            files = fs.PyFileSystem(DeltaStorageHandler(self.delta.table_uri, self._options))
+            for path in ours:
+                files.delete_file(path)
 
 
 def taken(lake: Lake, topic: str) -> LakeTrouble:
@@ -198,6 +243,19 @@ def taken(lake: Lake, topic: str) -> LakeTrouble:
 
 def app_id(topic_id: str, partition: int) -> str:
     return f"quorate/{topic_id}/{partition}"
+
+
+def begun_id(topic_id: str, partition: int) -> str:
+    return f"{app_id(topic_id, partition)}/begun"
+
+
+def _lowest_offset(pq: Any, opened: Any) -> int | None:
+    """None: it has no rows, or was never finished."""
+    try:
+        lowest = pc.min(pq.ParquetFile(opened).read(columns=["offset"]).column("offset")).as_py()
+    except (pa.ArrowException, KeyError):
+        return None
+    return None if lowest is None else int(lowest)
 
 
 def _add(file: File) -> AddAction:

@@ -47,6 +47,8 @@ class Tiering:
     vacuum_hours: int | None = None
     told: Told = lambda text: None
     ids: dict[str, str] = field(default_factory=dict)
+    begun: Positions = field(default_factory=dict)
+    """Where partitions begin that no table has anything of yet."""
     ended: Positions = field(default_factory=dict)
     """Where tables ended when this job saw them last: none may end before that again."""
     trouble: LakeTrouble | None = None
@@ -67,6 +69,9 @@ class Tiering:
             numbers = [partition.number for partition in topic.partitions]
             kept = earliest(cluster, name, numbers)
             start[name] = {}
+            self.begun[name] = {}
+            if table is None:
+                self._check_left(name, kept)
             self.ended[name] = ends_of(table, numbers)
             for number in numbers:
                 after = table.next_offset(number) if table is not None else None
@@ -76,7 +81,18 @@ class Tiering:
                         f"before {after}: what lies between is lost; tier more often, or keep logs longer"
                     )
                 start[name][number] = kept[number] if after is None else after
+                if after is None:
+                    self.begun[name][number] = kept[number]
         return start
+
+    def _check_left(self, topic: str, kept: dict[int, int]) -> None:
+        """A table that is begun anew owns what lies there, and would remove it: only what the log has, too."""
+        for number, lowest in self.lake.left(topic).items():
+            if lowest < kept.get(number, 0):
+                raise LakeTrouble(
+                    f"{self.lake.place(topic)} has files and no table: those of {topic}-{number} begin at offset "
+                    f"{lowest}, and its log at {kept[number]}; bring its _delta_log back, or move the files away"
+                )
 
     def run(
         self,
@@ -146,7 +162,10 @@ class Tiering:
             further = {n: end for n, end in ends[topic].items() if end > done[topic][n]}
             if not further:
                 continue
-            table = lake.commit(topic, self.ids[topic], tables[topic], files, further)
+            begun = {
+                n: at for n, at in self.begun.get(topic, {}).items() if n in further and not done[topic][n]
+            }
+            table = lake.commit(topic, self.ids[topic], tables[topic], files, further, begun)
             self.ended[topic] = done[topic] | further
             self.commits_count += 1
             rows_count = sum(file.rows for file in files)

@@ -1,7 +1,8 @@
 """Reading with `tiered`: what a Delta table has of a topic from there, and the rest from the log.
 
 One version of each table is fixed when the query is planned. It says up to where it goes, and the log is read from
-there. Should the log begin above that, something is in neither, and the query fails: it never reads around a hole.
+there. Should the log begin above that, something is in neither, and the query fails: it never reads around a hole,
+nor from where the table begins if it is to begin below.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from quorate.client.cluster import EARLIEST, Cluster
+from quorate.client.errors import OffsetsMissing
 from quorate.spark.asking import Found, check_order, earliest, find, resolve
 from quorate.spark.options import (
     EARLIEST_NAME,
@@ -71,11 +73,26 @@ class TieredReader(DataSourceReader):
                         f"{lake.place(topic)} ends before {after}: what lies between is in neither"
                     )
             if table is not None:
+                self._check_begun(table, topic, end[topic])
                 tasks += self._of_files(table, topic, begin[topic], end[topic], boundary[topic])
         rest: Positions = {}
         for topic, number, first, last in joined(begin, end):
             rest.setdefault(topic, {})[number] = min(max(first, boundary[topic][number]), last)
         return tasks + plan(rest, end, found.ids, options)
+
+    def _check_begun(self, table: Table, topic: str, end: dict[int, int]) -> None:
+        """Offsets by number, as of the log alone: what is below the first is lost."""
+        from quorate.spark.source import say_lost
+
+        if not isinstance(self.options.starting, dict):
+            return
+        for number, first in self.options.starting.get(topic, {}).items():
+            begun = min(table.begun(number) or 0, end[number])
+            if 0 <= first < begun:
+                missing = OffsetsMissing(topic, number, first=first, end=begun)
+                if self.options.fail_on_data_loss:
+                    raise missing
+                say_lost(missing)
 
     def _of_files(
         self, table: Table, topic: str, begin: dict[int, int], end: dict[int, int], boundary: dict[int, int]

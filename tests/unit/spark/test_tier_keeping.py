@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 from shutil import rmtree
 from time import time
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 from pyspark.sql import DataFrame, Row
 
 from quorate.cli.tier import became
+from quorate.client.cluster import Cluster
 from quorate.spark.lake import File, Lake, LakeTrouble
 from quorate.spark.tier import Tiering
 from quorate.spark.tier_files import write_files
@@ -121,9 +123,69 @@ def test_files_without_a_commit_go_when_nobody_can_be_about_to_commit_them(tmp_p
     )
     for path, age_s in ((old, 25 * 3600), (young, 3600)):
         os.utime(path, (time() - age_s,) * 2)
+    strangers = [
+        tmp_path / "events" / name for name in ("notes.txt", "partition=0/more.parquet", "sums.parquet")
+    ]
+    for path in strangers:
+        path.write_text("of somebody else", encoding="utf-8")
+        os.utime(path, (time() - 25 * 3600,) * 2)
     (file,) = write_files(iter([rows(0, 10)]), tiering.lake, "events", 0)
     keep(tiering, [file], {0: 10})
-    assert {path.name for path in tmp_path.rglob("*.parquet")} == {young.name, Path(file.path).name}
+    assert all(path.exists() for path in strangers)
+    left = {path.name for path in tmp_path.rglob("*.parquet")} - {path.name for path in strangers}
+    assert left == {young.name, Path(file.path).name}
+
+
+class Log:
+    """A cluster with one topic, of one partition, whose log begins somewhere."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def topics(self, names: tuple[str, ...]) -> dict[str, Any]:
+        return {name: SimpleNamespace(id=bytes.fromhex(ID), partitions=[Numbered(0)]) for name in names}
+
+    def offsets(self, topic: str, wanted: dict[int, int]) -> dict[int, int]:
+        return dict.fromkeys(wanted, self.start)
+
+
+class Numbered(NamedTuple):
+    number: int
+
+
+def begin(tiering: Tiering, start: int, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    monkeypatch.setattr("quorate.spark.tier.settings_of", lambda cluster, name: {})
+    return tiering.begin(cast(Cluster, Log(start)))["events"]
+
+
+def test_a_table_whose_log_is_lost_is_not_begun_anew_over_what_only_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiering = tiering_in(tmp_path)
+    keep(tiering, list(write_files(iter([rows(5, 10)]), tiering.lake, "events", 0)), {0: 15})
+    rmtree(tmp_path / "events" / "_delta_log")
+    with pytest.raises(
+        LakeTrouble, match="has files and no table: those of events-0 begin at offset 5"
+    ) as said:
+        begin(tiering_in(tmp_path), 6, monkeypatch)
+    assert "\n" not in str(said.value)
+    assert begin(tiering_in(tmp_path), 5, monkeypatch) == {0: 5}, "the log has all of it"
+
+
+def test_what_a_first_job_left_that_was_killed_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiering = tiering_in(tmp_path)
+    (file,) = write_files(iter([rows(50, 10)]), tiering.lake, "events", 0)
+    (tmp_path / "events" / "partition=0" / f"{'0a' * 16}.parquet").write_bytes(b"PAR1 half")
+    (tmp_path / "events" / "partition=0" / "more.parquet").write_bytes(b"of somebody else")
+    assert tiering.lake.left("events") == {0: 50}
+    assert begin(tiering, 50, monkeypatch) == {0: 50}
+    keep(tiering, [file], {0: 60})
+    table = tiering.lake.table("events", ID)
+    assert table is not None
+    assert (table.begun(0), table.begun(1)) == (50, None)
+    assert begin(tiering_in(tmp_path), 55, monkeypatch) == {0: 60}
 
 
 def test_of_two_jobs_that_both_create_a_table_the_second_is_told_so(tmp_path: Path) -> None:
@@ -136,8 +198,9 @@ def test_of_two_jobs_that_both_create_a_table_the_second_is_told_so(tmp_path: Pa
         lake.commit("events", OTHER_ID, None, [other], {0: 10})
 
 
-def test_a_place_may_be_written_as_spark_writes_it(tmp_path: Path) -> None:
-    lake = Lake(f"file://{tmp_path}/a%20lake/")
+@pytest.mark.parametrize("scheme", ["file://", "file:"])
+def test_a_place_may_be_written_as_spark_writes_it(tmp_path: Path, scheme: str) -> None:
+    lake = Lake(f"{scheme}{tmp_path}/a%20lake/")
     assert lake.uri == str(tmp_path / "a lake")
     (file,) = write_files(iter([rows(0, 10)]), lake, "events", 0)
     assert lake.commit("events", ID, None, [file], {0: 10}).next_offset(0) == 10

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
+from quorate.client.errors import OffsetsMissing
 from quorate.spark.lake import Lake, LakeTrouble
 from quorate.spark.options import WrongOption
 from quorate.spark.source import QuorateSource, RangePartition
@@ -118,6 +119,32 @@ def test_a_hole_between_table_and_log_is_an_error_that_is_no_options_fault(node:
         planned(node, lake)
     node.start = TABLE_END
     assert planned(node, lake) == [("table", 0, 80), ("log", 80, 100)]
+
+
+def test_numbers_below_the_beginning_of_the_table_are_data_loss(
+    node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake = Lake(str(tmp_path / "begun"))
+    files = list(write_files(iter([rows(30, 50)]), lake, "events", 0))
+    lake.commit("events", TOPIC_ID.hex(), None, files, {0: TABLE_END}, {0: 25})
+    below = '{"events": {"0": 20}}'
+    with pytest.raises(OffsetsMissing, match="offsets 20 to 24 of events-0 are not in the log any more"):
+        planned(node, lake, startingOffsets=below)
+    with pytest.raises(OffsetsMissing, match="offsets 20 to 22 of"):
+        planned(node, lake, startingOffsets=below, endingOffsets='{"events": {"0": 23}}')
+    everything = [("table", 20, 80), ("log", 80, 100)]
+    assert planned(node, lake, startingOffsets=below, failOnDataLoss="false") == everything
+    assert "offsets 20 to 24" in caplog.text
+    for begin in ("earliest", '{"events": {"0": -2}}', '{"events": {"0": 25}}'):
+        first, last = planned(node, lake, startingOffsets=begin)
+        assert (first[2], last) == (80, ("log", 80, 100)), "what has no record is not missing"
+
+
+def test_a_table_that_does_not_say_where_it_begins_is_read_from_there(node: Node, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "older"))
+    files = list(write_files(iter([rows(30, 50)]), lake, "events", 0))
+    lake.commit("events", TOPIC_ID.hex(), None, files, {0: TABLE_END})
+    assert planned(node, lake, startingOffsets='{"events": {"0": 20}}')[0] == ("table", 20, 80)
 
 
 def test_a_hole_behind_what_is_wanted_is_no_error(node: Node, lake: Lake) -> None:
