@@ -199,7 +199,10 @@ class BreakingTableWriter(Breaking, TableStreamWriter):
             return count
 
         def deciding(group: TableGroup, *operations: Operation, **given: Any) -> Any:
-            if any(isinstance(each, Replace) and each.table == WRITERS.name for each in operations):
+            # Alone it says that a run has begun.
+            if len(operations) > 1 and any(
+                isinstance(each, Replace) and each.table == WRITERS.name for each in operations
+            ):
                 Timer(ON_THE_WAY_S, reached, ["deciding"]).start()
             return execute(group, *operations, **given)
 

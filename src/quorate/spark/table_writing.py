@@ -4,8 +4,10 @@ A batch is one transaction. What a task has is sent to the driver where it is li
 in parts that nobody sees, and the driver's transaction commits them, all at once.
 
 That same transaction writes down, in a table of the group (`_writers`), who has written which number, if that is
-as it was read before: compare-and-set. So a batch that Spark repeats is found to be in, however long ago that was,
-and of two drivers of one query the older one is fenced, as with topics.
+as it was read before: compare-and-set. So a batch that Spark repeats is found to be in, however long ago that was.
+
+A run of a query begins there, too, before the first of its rows is written: whatever run was there before is over,
+so that of two drivers of one query the older one is fenced, as with topics.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from quorate.client.errors import CommitFailed, RolledBack, RunFenced, TransactionRefused
+from quorate.client.errors import CommitFailed, Refused, RolledBack, RunFenced, TransactionRefused
 from quorate.client.tables import TableGroup
 from quorate.spark.options import TableOptions, WrongOption
 from quorate.spark.staging import Transaction
 from quorate.spark.tables import CHANGE_TYPE, COMMIT_OFFSET, COMMIT_TIMESTAMP, DELETE, describe, open_group
-from quorate.spark.writing import NUMBERLESS, batch_of, check_stream, task_context, transaction_of
+from quorate.spark.writing import NUMBERLESS, QUERY_APP, batch_of, check_stream, task_context, transaction_of
 from quorate.tables import (
     ID_BYTES,
     OPERATIONS_COUNT_MAX,
@@ -63,6 +65,8 @@ LATE_NUMBERS_COUNT = 8
 """A commit also forgets what has been staged under the numbers before its own, by attempts that were late."""
 TRIES = 5
 FENCED_RUNS_MAX = 16
+NOTHING_IN = -1
+"""The number of an app that has begun, and written nothing."""
 WRITERS = Table(
     "_writers",
     (
@@ -125,6 +129,8 @@ def write_rows(
     stage = stage_of(transaction, task)
     with open_group(options) as group:
         for part, count in _parts(table, batches):
+            if not rows_count:
+                begin(group, transaction)
             rows_count += count
             parts.append(part)
             if sum(map(len, parts)) > INLINE_BYTES:
@@ -271,19 +277,22 @@ def _forgetting(transaction: Transaction) -> list[Operation]:
 def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Put in what the tasks have, all of it or nothing; raises CommitFailed and RunFenced."""
     written = [message for message in messages if isinstance(message, Written)]
-    rows_count = sum(message.rows_count for message in written)
-    if not rows_count:
+    if not written:
         return
     transaction = written[0].transaction
+    rows_count = sum(message.rows_count for message in written)
+    if not rows_count:  # No number is taken: what a copy of the query has under this one is written.
+        if is_run(transaction):
+            with open_group(options) as group:
+                begin(group, transaction)
+        return
     with open_group(options) as group:
         if transaction.app.startswith(NUMBERLESS):  # Nobody repeats it.
             _execute(group, _gathered(group, written), ())
             return
-        _make_writers(group)
         operations: list[Operation] | None = None
         for _ in range(TRIES):
-            before = group.get(WRITERS.name, (transaction.app,), Consistency.LINEARIZABLE)
-            noted = note(transaction, before)
+            noted = note(transaction, _writer(group, transaction.app))
             if noted is None:
                 LOG.warning(
                     "%s: number %d is already in, and its %d rows are not written again",
@@ -303,23 +312,67 @@ class Noted(NamedTuple):
     condition: Condition
 
 
+def is_run(transaction: Transaction) -> bool:
+    """Whether a query's run writes it. A batch write has a run of its own each time: none is older or newer."""
+    return transaction.app.startswith(QUERY_APP)
+
+
+def begin(group: TableGroup, transaction: Transaction) -> None:
+    """Before a run writes anything: what ran before is over. Every task asks, and the first one writes it down.
+
+    Raises RunFenced: a task of an older run may be late, and begins nothing.
+    """
+    if not is_run(transaction):
+        return
+    for _ in range(TRIES):
+        begun = note_run(transaction, _writer(group, transaction.app))
+        if begun is None or _execute(group, [begun.operation], (begun.condition,)):
+            return
+    raise CommitFailed(f"{transaction.app}: others have begun meanwhile, again and again; nothing is written")
+
+
+def note_run(transaction: Transaction, before: Row | None) -> Noted | None:
+    """That this run has begun, if it has not; raises RunFenced."""
+    app, _, run = transaction
+    last, last_run, runs = _known(app, run, before)
+    return None if run == last_run else _noted((app, last, run, runs), before)
+
+
 def note(transaction: Transaction, before: Row | None) -> Noted | None:
     """That this number is in, if it is not; raises RunFenced."""
     app, number, run = transaction
+    last, _, runs = _known(app, run, before)
+    return None if number <= last else _noted((app, number, run, runs), before)
+
+
+def _known(app: str, run: str, before: Row | None) -> tuple[int, str, str]:
+    """Which number is in, whose run was last, and which ones are over if this one goes on; raises RunFenced."""
     if before is None:
-        return Noted(Replace(WRITERS.name, (app, number, run, "")), Absent(WRITERS.name, (app,)))
+        return NOTHING_IN, "", ""
     _, last, last_run, fenced = before.values
     assert isinstance(last, int)
+    assert isinstance(last_run, str)
     assert isinstance(fenced, str)
     runs = fenced.split()
     if run in runs:
         raise RunFenced(app, run)
-    if number <= last:
-        return None
     if run != last_run:
-        runs = [*runs, str(last_run)][-FENCED_RUNS_MAX:]
-    row = (app, number, run, " ".join(runs))
-    return Noted(Replace(WRITERS.name, row), At(WRITERS.name, (app,), before.version))
+        runs = [*runs, last_run][-FENCED_RUNS_MAX:]
+    return last, last_run, " ".join(runs)
+
+
+def _noted(row: tuple[str, int, str, str], before: Row | None) -> Noted:
+    key = row[:1]
+    as_read = Absent(WRITERS.name, key) if before is None else At(WRITERS.name, key, before.version)
+    return Noted(Replace(WRITERS.name, row), as_read)
+
+
+def _writer(group: TableGroup, app: str) -> Row | None:
+    try:
+        return group.get(WRITERS.name, (app,), Consistency.LINEARIZABLE)
+    except Refused:  # The table is not there, unless it is something else, and that is said again.
+        _make_writers(group)
+        return group.get(WRITERS.name, (app,), Consistency.LINEARIZABLE)
 
 
 def _gathered(group: TableGroup, written: Sequence[Written]) -> list[Operation]:

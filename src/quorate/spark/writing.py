@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 LOG = getLogger("quorate.spark")
 QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 """Local properties that Spark gives the tasks of a streaming query."""
+QUERY_APP = "spark-query-"
+"""What the names of queries begin with, whose runs are those of their drivers."""
 NUMBERLESS = "spark-write-"
 """What the names of those begin with who write once, and nobody repeats it."""
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -105,7 +107,7 @@ def transaction_of(context: TaskContext) -> Transaction:
     query, batch, run = (context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
     if not query or not batch or not run:
         raise RuntimeError("Spark does not tell its tasks which query and batch they are of")
-    return Transaction(f"spark-query-{query}", int(batch), run)
+    return Transaction(f"{QUERY_APP}{query}", int(batch), run)
 
 
 def batch_of(app: str | None, version: int | None, target: str) -> Transaction:

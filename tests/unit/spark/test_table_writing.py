@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import msgspec
+import pyarrow as pa
 import pytest
 
-from quorate.client.errors import TransactionRefused
+from quorate.client.errors import Refused, RunFenced, TransactionRefused
 from quorate.machine import table_snapshot
 from quorate.spark import table_writing
 from quorate.spark.options import parse_table_options
 from quorate.spark.staging import Transaction
-from quorate.spark.table_writing import PART_OPERATIONS, Written, commit, discard, stage_of, stage_parts
+from quorate.spark.table_writing import (
+    FENCED_RUNS_MAX,
+    PART_OPERATIONS,
+    WRITERS,
+    Written,
+    begin,
+    commit,
+    discard,
+    stage_of,
+    stage_parts,
+    write_rows,
+)
 from quorate.tables import (
     OPERATIONS_COUNT_MAX,
     STAGED_PARTS_MAX,
+    BadRead,
     Condition,
+    CreateTable,
     Operation,
     Outcome,
     Replace,
@@ -36,7 +52,9 @@ class Bank:
 
     def __init__(self) -> None:
         self.group = Group(ACCOUNTS)
-        self.staged_count = 0
+        self.staged_count = self.gets_count = 0
+        self.meanwhile: list[Callable[[], None]] = []
+        """What others do when a row has just been read."""
 
     def execute(self, *operations: Operation, conditions: tuple[Condition, ...]) -> None:
         self.staged_count += sum(isinstance(operation, Stage) for operation in operations)
@@ -45,7 +63,14 @@ class Bank:
             raise TransactionRefused(done.why)
 
     def get(self, table: str, key: tuple[str], _: Consistency) -> Row | None:
-        return self.group.tables.get(table, key)
+        self.gets_count += 1
+        try:
+            row = self.group.tables.get(table, key)
+        except BadRead as error:
+            raise Refused(str(error)) from error
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        return row
 
     def tables(self, _: Consistency) -> tuple[Table, ...]:
         return self.group.tables.tables()
@@ -63,6 +88,8 @@ class Bank:
 def bank(monkeypatch: pytest.MonkeyPatch) -> Bank:
     made = Bank()
     monkeypatch.setattr(table_writing, "open_group", lambda options: nullcontext(made))
+    context = SimpleNamespace(partitionId=lambda: 0, taskAttemptId=lambda: 0)
+    monkeypatch.setattr(table_writing, "task_context", lambda: context)
     return made
 
 
@@ -74,6 +101,118 @@ def staged(bank: Bank, transaction: Transaction, *numbers: int) -> Written:
     """By a task that has much."""
     stage = stage_of(transaction, "0 0")
     return Written(transaction, len(numbers), [], (stage, stage_parts(bank, stage, [part(*numbers)], 0)))  # type: ignore[arg-type]
+
+
+def ran(transaction: Transaction, *numbers: int) -> Written:
+    """By a task that has little, or nothing."""
+    batch = pa.RecordBatch.from_pydict({"id": list(numbers), "balance": [0] * len(numbers)})
+    return write_rows(OPTIONS, ACCOUNTS, transaction, iter([batch]))
+
+
+def writer(bank: Bank, app: str = OLDER.app) -> tuple[object, ...] | None:
+    try:
+        row = bank.group.tables.get(WRITERS.name, (app,))
+    except BadRead:
+        return None
+    return None if row is None else row.values
+
+
+def test_of_two_drivers_the_older_is_fenced_though_it_has_never_committed(bank: Bank) -> None:
+    """What they have read of the same batch is not the same: they are on a checkpoint and its copy."""
+    older, newer = (Transaction("spark-query-a", 0, run) for run in ("older", "newer"))
+    late = ran(older, 1, 2)
+    commit(OPTIONS, [ran(newer, 1)])
+    with pytest.raises(RunFenced):
+        commit(OPTIONS, [late])
+    with pytest.raises(RunFenced):
+        ran(older, 1, 2)
+    with pytest.raises(RunFenced):
+        ran(older._replace(number=1), 3)
+    commit(OPTIONS, [ran(newer._replace(number=1), 2)])
+    assert bank.keys() == [1, 2]
+
+
+def test_an_older_driver_is_fenced_as_soon_as_a_newer_ones_tasks_write(bank: Bank) -> None:
+    late = ran(OLDER, 1, 2)
+    mine = ran(OLDER._replace(run="newer"), 1)
+    with pytest.raises(RunFenced):
+        commit(OPTIONS, [late])
+    assert bank.keys() == []
+    commit(OPTIONS, [mine])
+    assert bank.keys() == [1]
+
+
+def test_a_run_begins_once_and_its_other_tasks_and_attempts_only_look(bank: Bank) -> None:
+    written = [ran(OLDER, 1), ran(OLDER, 2)]
+    assert writer(bank) == (OLDER.app, -1, "older", "")
+    version = bank.group.tables.get(WRITERS.name, (OLDER.app,)).version  # type: ignore[union-attr]
+    before = bank.gets_count
+    ran(OLDER, 2)  # Again, or by a second attempt.
+    assert bank.gets_count == before + 1
+    assert bank.group.tables.get(WRITERS.name, (OLDER.app,)).version == version  # type: ignore[union-attr]
+    commit(OPTIONS, written)
+    assert bank.keys() == [1, 2]
+    assert writer(bank) == (OLDER.app, 6, "older", "")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_tasks_of_one_run_that_begin_it_together_all_go_on(bank: Bank, is_first: bool) -> None:
+    if not is_first:
+        commit(OPTIONS, [ran(OLDER, 1)])
+    others: list[Written] = []
+    bank.meanwhile = [lambda: others.append(ran(NEWER, 3)), lambda: others.append(ran(NEWER, 2))]
+    mine = ran(NEWER, 4)
+    assert writer(bank) == (OLDER.app, *((-1, "newer", "") if is_first else (6, "newer", "older")))
+    commit(OPTIONS, [mine, *others])
+    assert bank.keys() == [2, 3, 4] if is_first else [1, 2, 3, 4]
+
+
+def test_a_run_that_is_overtaken_while_it_begins_comes_behind_the_other(bank: Bank) -> None:
+    """Whoever wrote last began last."""
+    bank.meanwhile = [lambda: begin(bank, NEWER)]  # type: ignore[arg-type]
+    ran(OLDER, 1)
+    with pytest.raises(RunFenced):
+        ran(NEWER, 2)
+
+
+def test_a_batch_without_rows_fences_and_takes_no_number(bank: Bank) -> None:
+    """A copy of the query may have rows under it."""
+    late = ran(OLDER, 1)
+    nothing = ran(NEWER)
+    assert writer(bank) == (OLDER.app, -1, "older", "")
+    commit(OPTIONS, [nothing])
+    assert writer(bank) == (OLDER.app, -1, "newer", "older")
+    with pytest.raises(RunFenced):
+        commit(OPTIONS, [late])
+    with pytest.raises(RunFenced):
+        commit(OPTIONS, [Written(OLDER, 0, [])])
+    commit(OPTIONS, [])
+    commit(OPTIONS, [None])
+
+
+def test_a_batch_write_has_no_run_that_another_could_fence(bank: Bank) -> None:
+    """Each has one of its own; its number says whether it is in."""
+    first, second = (Transaction("spark-batch-a/accounts", 3, run) for run in ("one", "two"))
+    mine = ran(first, 1)
+    assert writer(bank, first.app) is None
+    theirs = ran(second, 2)
+    commit(OPTIONS, [ran(first._replace(run="empty"))])
+    commit(OPTIONS, [mine])
+    commit(OPTIONS, [theirs])
+    assert bank.keys() == [1]
+
+
+def test_what_a_version_before_this_has_noted_is_gone_on_from(bank: Bank) -> None:
+    """It noted a run with its first commit only."""
+    bank.execute(CreateTable(WRITERS), conditions=())
+    runs = [f"run-{number}" for number in range(FENCED_RUNS_MAX)]
+    bank.execute(Replace(WRITERS.name, (OLDER.app, 5, "older", " ".join(runs))), conditions=())
+    mine = ran(OLDER, 1)
+    commit(OPTIONS, [ran(NEWER._replace(number=5), 9)])
+    assert bank.keys() == [], "5 is in"
+    assert writer(bank) == (OLDER.app, 5, "newer", " ".join([*runs[1:], "older"]))
+    with pytest.raises(RunFenced):
+        commit(OPTIONS, [mine])
 
 
 def test_an_older_driver_that_gives_up_leaves_what_a_newer_one_has_staged(bank: Bank) -> None:
