@@ -24,7 +24,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from quorate.client.errors import CommitFailed, Refused, RolledBack, RunFenced, TransactionRefused
+from quorate.client.errors import (
+    ClientError,
+    CommitFailed,
+    Refused,
+    RolledBack,
+    RunFenced,
+    TransactionRefused,
+)
 from quorate.client.tables import TableGroup
 from quorate.spark.options import TableOptions, WrongOption
 from quorate.spark.staging import Transaction
@@ -265,10 +272,18 @@ class TableBatchWriter(DataSourceArrowWriter):
 def discard(options: TableOptions, transaction: Transaction) -> None:
     """What this run has staged; what is in already stays in. Another may be alive and well."""
     with open_group(options) as group:
-        insist(group, (DiscardStaged(_run_prefix(transaction)),))
+        forget(group, transaction, (DiscardStaged(_run_prefix(transaction)),))
 
 
-def _forgetting(transaction: Transaction) -> list[Operation]:
+def forget(group: TableGroup, transaction: Transaction, operations: Sequence[DiscardStaged]) -> None:
+    """What stays has a bound, and fails nothing: a cluster may be at a level that knows no staging."""
+    try:
+        insist(group, operations)
+    except ClientError as error:
+        LOG.info("%s: what may be staged of number %d stays for now: %s", *transaction[:2], error)
+
+
+def _forgetting(transaction: Transaction) -> list[DiscardStaged]:
     """What anybody has staged under a number that is in: drivers, too, that died before they were ever heard of."""
     numbers = range(max(0, transaction.number - LATE_NUMBERS_COUNT), transaction.number + 1)
     return [DiscardStaged(_number_prefix(transaction.app, number)) for number in numbers]
@@ -288,9 +303,10 @@ def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]
         return
     with open_group(options) as group:
         if transaction.app.startswith(NUMBERLESS):  # Nobody repeats it.
-            _execute(group, _gathered(group, written), ())
+            operations = _gathered(group, written)
+            _execute(group, operations, (), _forgetting(transaction) if _is_staged(operations) else ())
             return
-        operations: list[Operation] | None = None
+        operations = []
         for _ in range(TRIES):
             noted = note(transaction, _writer(group, transaction.app))
             if noted is None:
@@ -299,10 +315,11 @@ def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]
                     *transaction[:2],
                     rows_count,
                 )
-                insist(group, _forgetting(transaction))
+                forget(group, transaction, _forgetting(transaction))
                 return
             operations = operations or _gathered(group, written)
-            if _execute(group, [*operations, noted.operation], (noted.condition,)):
+            done = [*operations, noted.operation]
+            if _execute(group, done, (noted.condition,), _forgetting(transaction)):
                 return
     raise CommitFailed(f"{transaction.app}: others have written number {transaction.number} meanwhile")
 
@@ -391,13 +408,29 @@ def _gathered(group: TableGroup, written: Sequence[Written]) -> list[Operation]:
         split: Any = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
         joined = [part for part, _ in _together(chain.from_iterable(map(split, parts)))]
         stages.append((stage, stage_parts(group, stage, joined, 0)))
-    return [CommitStaged(tuple(stages)), *_forgetting(transaction)]
+    return [CommitStaged(tuple(stages))]
 
 
-def _execute(group: TableGroup, operations: Sequence[Operation], conditions: Sequence[Condition]) -> bool:
+def _is_staged(operations: Sequence[Operation]) -> bool:
+    return any(isinstance(operation, CommitStaged) for operation in operations)
+
+
+def _execute(
+    group: TableGroup,
+    operations: Sequence[Operation],
+    conditions: Sequence[Condition],
+    forgetting: Sequence[DiscardStaged] = (),
+) -> bool:
     """False: the condition did not hold, and everything is to be looked at again."""
     try:
-        insist(group, operations, conditions)
+        try:
+            # What one entry does not take is forgotten with the next ones.
+            insist(group, [*operations, *forgetting][:OPERATIONS_COUNT_MAX], conditions)
+        except Refused:
+            if not forgetting or _is_staged(operations):
+                raise
+            # By a node, before anything is done: the cluster may be at a level that knows no staging.
+            insist(group, operations, conditions)
     except TransactionRefused as error:
         if str(error).startswith(f"{WRITERS.name} "):
             return False

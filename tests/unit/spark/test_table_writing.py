@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 
 from quorate.client.errors import Refused, RunFenced, TransactionRefused
+from quorate.kafka.tables import STAGING
 from quorate.machine import table_snapshot
 from quorate.spark import table_writing
 from quorate.spark.options import parse_table_options
 from quorate.spark.staging import Transaction
 from quorate.spark.table_writing import (
     FENCED_RUNS_MAX,
+    LATE_NUMBERS_COUNT,
     PART_OPERATIONS,
     WRITERS,
     Written,
@@ -52,11 +54,15 @@ class Bank:
 
     def __init__(self) -> None:
         self.group = Group(ACCOUNTS)
-        self.staged_count = self.gets_count = 0
+        self.staged_count = self.gets_count = self.executed_count = 0
+        self.knows_staging = True
         self.meanwhile: list[Callable[[], None]] = []
         """What others do when a row has just been read."""
 
     def execute(self, *operations: Operation, conditions: tuple[Condition, ...]) -> None:
+        self.executed_count += 1
+        if not self.knows_staging and any(isinstance(operation, STAGING) for operation in operations):
+            raise Refused("staging needs feature level 3, and the cluster is at 2")
         self.staged_count += sum(isinstance(operation, Stage) for operation in operations)
         done = self.group.do(*operations, when=tuple(conditions))
         if done.outcome is not Outcome.DONE:
@@ -259,6 +265,44 @@ def test_what_is_staged_of_a_batch_that_is_in_is_forgotten_with_it_or_soon_after
     staged(bank, NEWER._replace(run="copy"), 3)
     commit(OPTIONS, [staged(bank, NEWER._replace(run="another copy"), 3)])
     assert bank.left() == []
+    assert bank.keys() == [1, 2]
+
+
+def test_what_is_staged_late_is_forgotten_by_a_later_batch_that_has_little(bank: Bank) -> None:
+    commit(OPTIONS, [staged(bank, OLDER, 1)])
+    staged(bank, OLDER, 1)  # By an attempt that has lost, and does not know it.
+    before = bank.executed_count
+    commit(OPTIONS, [Written(OLDER._replace(number=OLDER.number + LATE_NUMBERS_COUNT), 1, [part(2)])])
+    assert bank.executed_count == before + 1
+    assert bank.left() == []
+    assert bank.keys() == [1, 2]
+
+
+def test_a_batch_with_as_many_rows_as_an_entry_takes_is_one(bank: Bank) -> None:
+    most, more = OPERATIONS_COUNT_MAX - 1, OPERATIONS_COUNT_MAX
+    commit(OPTIONS, [Written(OLDER, most, [part(*range(most))])])
+    assert len(bank.keys()) == most
+    assert bank.staged_count == 0
+    commit(OPTIONS, [Written(NEWER, more, [part(*range(more))])])
+    assert len(bank.keys()) == more
+    assert bank.staged_count > 0
+
+
+def test_a_cluster_that_knows_no_staging_is_written_to_and_a_batch_that_is_in_is_skipped(
+    bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank.knows_staging = False
+    commit(OPTIONS, [ran(OLDER, 1)])
+    commit(OPTIONS, [ran(OLDER, 1)])
+    assert [record.getMessage() for record in caplog.records] == [
+        "spark-query-a: number 6 is already in, and its 1 rows are not written again"
+    ]
+    commit(OPTIONS, [Written(Transaction("spark-write-a", 0, "run"), 1, [part(2)])])
+    discard(OPTIONS, NEWER)
+    assert bank.keys() == [1, 2]
+    more = OPERATIONS_COUNT_MAX
+    with pytest.raises(Refused, match="feature level"):
+        commit(OPTIONS, [Written(NEWER, more, [part(*range(more))])])
     assert bank.keys() == [1, 2]
 
 
