@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -118,9 +119,9 @@ def stand_still() -> None:
 
 
 def wait_for(words: str, *, behind: int = 0) -> None:
-    """Until somebody notes it, behind so many characters: batches before this one were committed, too."""
+    """Until somebody notes what matches, behind so many characters: batches before this one were committed, too."""
     deadline = time.monotonic() + LATE_S
-    while words not in (noted := Path(GIVEN["notes"]).read_text(encoding="utf-8"))[behind:]:
+    while not re.search(words, (noted := Path(GIVEN["notes"]).read_text(encoding="utf-8"))[behind:]):
         assert time.monotonic() < deadline, f"nobody noted {words!r}: {noted}"
         time.sleep(POLL_S)
 
