@@ -28,7 +28,7 @@ class Reports:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._told: dict[Partition, tuple[float, int]] = {}
-        """Since when, and in how many lines, damage of a partition has been told of."""
+        """Since when, and in how many lines, damage of a partition has been told of: oldest first, and of late."""
 
     def stepped(
         self, now: float, node: int, hosted: Hosted, event: events.Event, ordered: list[effects.Effect]
@@ -48,10 +48,10 @@ class Reports:
 
     def _cannot_be_read(self, partition: Partition, spans: Iterable[Span]) -> None:
         now = time.monotonic()
+        while self._told and now - next(iter(self._told.values()))[0] >= TELL_AFRESH_S:
+            del self._told[next(iter(self._told))]
         for span in spans:
             since, count = self._told.get(partition, (now, 0))
-            if now - since >= TELL_AFRESH_S:
-                since, count = now, 0
             self._told[partition] = since, count + 1
             if count >= TOLD_MAX:
                 continue
@@ -68,9 +68,13 @@ class Reports:
 
 
 def called(node: Node, partition: Partition) -> str:
-    """events/3; where the topic is not known, as its files are."""
+    """events/3; where the topic is not known, as its files are.
+
+    No topic is known while the first replicas start: what is found then must not need the metadata group's.
+    """
     if partition == METADATA:
         return METADATA_NAME
     topic_id, number = partition[:TOPIC_ID_BYTES], int.from_bytes(partition[TOPIC_ID_BYTES:], "big")
-    topic = node.metadata.image.by_id.get(topic_id) if node.config.voters else None
+    has_image = bool(node.config.voters) and METADATA in node.host.hosted
+    topic = node.metadata.image.by_id.get(topic_id) if has_image else None
     return f"{topic.name}/{number}" if topic is not None else f"{topic_id.hex()}-{number}"
