@@ -108,7 +108,9 @@ class Executor:
         if effect.paced:
             what = What.REPAIR if effect.mends else What.ENTRIES
             errand = Errand(hosted.partition, effect.paced_for, what)
-            self._pacer.when_free(errand, effect.bytes_max, partial(self._read_paced, hosted, effect))
+            begin = partial(self._read_paced, hosted, effect)
+            nothing = partial(self._tell, hosted, events.Loaded(effect.token, ()), Context())
+            self._pacer.when_free(errand, effect.bytes_max, begin, forgotten=nothing)
         else:
             self._read_now(hosted, effect)
 

@@ -10,7 +10,7 @@ done.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ class Pacer:
         self._owed_bytes = 0.0
         self._at = 0.0
         """When that was owed."""
-        self._waiting: dict[Errand, tuple[int, Callable[[], None]]] = {}
+        self._waiting: dict[Errand, tuple[int, Callable[[], None], Callable[[], None]]] = {}
         """In the order of their turns."""
         self.moved_bytes = 0
         """What was read so far."""
@@ -60,19 +60,26 @@ class Pacer:
     def waiting_count(self) -> int:
         return len(self._waiting)
 
+    def waits(self, partition: Partition) -> bool:
+        """Whether something of that partition does."""
+        return any(errand.partition == partition for errand in self._waiting)
+
     def set_rate(self, rate: int) -> None:
         """In bytes a second; 0: nobody begins, below: everybody does."""
         self._pay()
         self._rate = rate
         self.go_on()
 
-    def when_free(self, errand: Errand, expected: int, begin: Callable[[], None]) -> None:
-        """Call that now, or in turn, later; it is expected to bring so many bytes.
+    def when_free(
+        self, errand: Errand, expected: int, begin: Callable[[], None], *, forgotten: Callable[[], None]
+    ) -> None:
+        """Call `begin` now, or in turn, later; it is expected to bring so many bytes. Or `forgotten`: see `keep`.
 
         Whoever asks for the same again, as every new leader does, has forgotten what it asked for before: this has
-        its turn instead. So what waits is bounded by how many copies are being made, however long nobody begins.
+        its turn instead. (Of pieces of snapshots, the one that waits is kept: host/sending.py.) So what waits is
+        bounded by how many copies are being made, however long nobody begins.
         """
-        self._waiting[errand] = expected, begin
+        self._waiting[errand] = expected, begin, forgotten
         assert sum(errand._replace(what=what) in self._waiting for what in What) <= WAITING_PER_COPY_MAX
         self.go_on()
 
@@ -80,6 +87,12 @@ class Pacer:
         """It is not held here any more."""
         for errand in [errand for errand in self._waiting if errand.partition == partition]:
             del self._waiting[errand]
+
+    def keep(self, partition: Partition, nodes: Collection[int]) -> None:
+        """Copies of it are made on no other nodes any more: what waits for those is for nobody."""
+        gone = [each for each in self._waiting if each.partition == partition and each.node not in nodes]
+        for _, _, forgotten in [self._waiting.pop(errand) for errand in gone]:
+            forgotten()
 
     def spent(self, *, expected: int, bytes_count: int) -> None:
         """What was begun is done, and brought so many bytes instead of what was expected."""
@@ -92,7 +105,7 @@ class Pacer:
         """Let those begin whose turn it is."""
         self._pay()
         while self._waiting and self._is_free:
-            expected, begin = self._waiting.pop(next(iter(self._waiting)))
+            expected, begin, _ = self._waiting.pop(next(iter(self._waiting)))
             if self._rate > 0:
                 self._owed_bytes += expected
             begin()

@@ -112,7 +112,9 @@ class Sender:
                 )
 
         if effect.paced:
-            self._pacer.when_free(Errand(hosted.partition, effect.to, What.SNAPSHOT), message.length, read)
+            errand = Errand(hosted.partition, effect.to, What.SNAPSHOT)
+            forgotten = partial(hosted.awaited.discard, _key(effect))
+            self._pacer.when_free(errand, message.length, read, forgotten=forgotten)
         else:
             read()
 
@@ -123,7 +125,7 @@ def _once(hosted: Hosted, effect: effects.Send, send: Callable[[Any], None]) -> 
     Senders repeat themselves until they are answered, so a slow disk would gather reads without end. One that waits
     its turn is not in the way of one that need not, as the copy counts by now.
     """
-    key = (effect.to, type(effect.message), effect.paced)
+    key = _key(effect)
     if key in hosted.awaited:
         return None
     hosted.awaited.add(key)
@@ -133,3 +135,7 @@ def _once(hosted: Hosted, effect: effects.Send, send: Callable[[Any], None]) -> 
         send(found)
 
     return done
+
+
+def _key(effect: effects.Send) -> tuple[int, type, bool]:
+    return effect.to, type(effect.message), effect.paced

@@ -96,6 +96,8 @@ class Following:
                 node.host.add(time.monotonic(), partition, record)
             if partition in node.host.hosted:
                 node.host.count(time.monotonic(), partition, topic.ensembles[number])
+                holders = {member.node for member in topic.holders(number)}
+                node.host.pacer.keep(partition, holders)
                 shape_log(node, topic, partition)
                 start_log(node, topic, number)
                 compact_log(node, topic, number)

@@ -41,7 +41,12 @@ def errand(name: str, what: What = What.ENTRIES) -> Errand:
 
 def wait(pacer: Pacer, begun: list[str], *names: str, expected: int = 1000) -> None:
     for name in names:
-        pacer.when_free(errand(name), expected, partial(begun.append, name))
+        pacer.when_free(
+            errand(name),
+            expected,
+            partial(begun.append, name),
+            forgotten=partial(begun.append, f"not {name}"),
+        )
 
 
 def test_without_a_rate_everybody_begins_at_once(clock: Clock, begun: list[str]) -> None:
@@ -127,7 +132,8 @@ def test_who_asks_again_has_the_same_turn_and_only_one(clock: Clock, begun: list
     wait(pacer, begun, "a", "b")
     for time in range(100):
         for what in What:
-            pacer.when_free(errand("a", what), 1000, partial(begun.append, f"a {what} {time}"))
+            begin = partial(begun.append, f"a {what} {time}")
+            pacer.when_free(errand("a", what), 1000, begin, forgotten=partial(begun.append, "never"))
     assert pacer.waiting_count == WAITING_PER_COPY_MAX + 1
     pacer.set_rate(UNLIMITED)
     assert begun == ["a entries 99", "b", "a repair 99", "a snapshot 99"]
@@ -142,7 +148,36 @@ def test_what_waits_for_a_partition_that_is_held_no_more_is_forgotten(clock: Clo
     assert begun == ["b"]
 
 
+def test_what_waits_for_a_copy_that_is_made_no_more_is_forgotten_and_said_so(
+    clock: Clock, begun: list[str]
+) -> None:
+    """Its move was called off, or goes elsewhere now."""
+    pacer = Pacer(clock)
+    pacer.set_rate(0)
+    wait(pacer, begun, "a", "b")
+    pacer.keep(errand("a").partition, {2, 3})
+    assert (begun, pacer.waiting_count) == ([], 2)
+    pacer.keep(errand("a").partition, {1, 3})
+    assert (begun, pacer.waiting_count) == (["not a"], 1)
+    assert not pacer.waits(errand("a").partition)
+    assert pacer.waits(errand("b").partition)
+
+
 # ---- in a host ----
+
+
+def test_a_read_for_a_copy_that_is_made_no_more_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ordered it must not wait for ever: the same node may be wanted again."""
+    use_puppet(monkeypatch)
+    stage = Stage()
+    stage.add()
+    stage.take(b"a", b"b", b"c")
+    stage.settle()
+    stage.host.pace(stage.now, 0)
+    stage.do(lambda _: [read(1), read(2)])
+    stage.host.pacer.keep(PARTITION, {1, 2, 12})
+    assert [(event.token, event.headers) for event in stage.puppet.of(events.Loaded)] == [(1, ())]
+    assert stage.host.pacer.waiting_count == 1
 
 
 def read(token: int, *, paced: bool = True) -> effects.Read:
@@ -223,6 +258,10 @@ def test_at_rate_zero_a_piece_of_a_snapshot_goes_to_a_copy_that_counts_and_to_no
     stage.settle()
     assert len(stage.sent) == 2, "it has come to count, and what waits for it is not in its way"
     assert stage.host.pacer.waiting_count == 1, "what is said again waits once"
+    stage.host.pacer.keep(PARTITION, {1, 2})
+    assert stage.host.pacer.waiting_count == 0
+    stage.do(lambda _: [effects.Send(3, piece, paced=True)])
+    assert stage.host.pacer.waiting_count == 1, "it is wanted again, and may wait again"
     stage.host.pace(stage.now, UNLIMITED)
     stage.settle()
     assert len(stage.sent) == 3
