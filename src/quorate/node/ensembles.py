@@ -26,6 +26,7 @@ import msgspec
 
 from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import Member, Membership, Partition, partition_of
+from quorate.core.isr import PartitionState
 from quorate.host import Hosted
 from quorate.machine.changing import Change
 from quorate.machine.metadata import ADDED_MAX, METADATA, NoteReached, Topic
@@ -33,6 +34,7 @@ from quorate.node.logs import WARNING
 from quorate.node.metadata import NoMetadata
 from quorate.node.moves import Rest, next_step
 from quorate.node.reports import called
+from quorate.node.statuses import ensemble_of
 
 if TYPE_CHECKING:
     from quorate.node.node import Node
@@ -43,7 +45,10 @@ ORDER_AGAIN_S = 1.0
 UNDER_WAY_COUNT_MAX = 16
 """Changes with newcomers that one node drives at once: those copy whole logs."""
 STUCK_S = 10.0
-"""An order that was not seen to get on for so long holds up no others."""
+"""An order that was not seen to get on for so long holds up no others, until it is seen to again."""
+UNSEEN_S = 600.0
+"""So long, where it cannot be seen: another node leads, which tells nobody how far its newcomers are. A copy that
+takes longer goes on, and others begin beside it; one that a full disk holds up looks just the same."""
 
 
 class _Order(msgspec.Struct):
@@ -62,6 +67,8 @@ class Ensembles:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._orders: dict[Partition, _Order] = {}
+        self._heard: frozenset[int] = frozenset()
+        """Nodes, lately."""
         self._copying_count = 0
         """Orders with newcomers that get on."""
         self._said = ""
@@ -89,10 +96,11 @@ class Ensembles:
         }
         for partition in [each for each in self._orders if each not in changing and each != METADATA]:
             del self._orders[partition]
+        self._heard = frozenset(node.heard)
         self._copying_count = sum(
-            self._gets_on(partition, topic, number, now)
+            self._gets_on(partition, new, now, is_overseen=topic.is_overseen(number))
             for partition, (topic, number) in changing.items()
-            if partition in self._orders and newcomers(topic, number)
+            if partition in self._orders and (new := newcomers(topic, number))
         )
         for partition, (topic, number) in changing.items():
             change = topic.changes[number]
@@ -138,30 +146,38 @@ class Ensembles:
         order = self._orders.get(partition)
         return order is None or order.at != at or now >= order.again
 
-    def _gets_on(self, partition: Partition, topic: Topic, number: int, now: float) -> bool:
-        """Whether it counts among those that are under way."""
-        order, far = self._orders[partition], self._how_far(partition, topic, number, now)
-        if far != order.far:
+    def _gets_on(self, partition: Partition, new: set[Member], now: float, *, is_overseen: bool) -> bool:
+        """Whether it counts among those that are under way: it has moved, or may have, and not too long ago."""
+        order = self._orders[partition]
+        far = self._stored(partition, new) if is_overseen else self._seen(partition, new)
+        # What waits for its turn by the rate will have it.
+        if far != order.far or (not is_overseen and self._node.host.pacer.waits(partition)):
             order.far, order.moved = far, now
-        return now - order.moved < STUCK_S
+        is_unseen = is_overseen and self._is_led(partition) and all(each.node in self._heard for each in new)
+        return now - order.moved < (UNSEEN_S if is_unseen else STUCK_S)
 
-    def _how_far(self, partition: Partition, topic: Topic, number: int, now: float) -> object:
-        """What differs as soon as newcomers get on, as far as that is seen here.
-
-        Where somebody oversees a partition, its leader is elsewhere and does not tell: newcomers that are heard
-        are taken to get on. So are those that wait for their turn to be sent anything, by the rate.
-        """
-        node, new = self._node, newcomers(topic, number)
-        if topic.is_overseen(number):
-            stored = node.metadata.image.shard(partition)
-            is_there = all(member.node in node.heard for member in new)
-            return now if is_there else stored.version if stored is not None else None
-        if not node.is_leader(partition):
+    def _seen(self, partition: Partition, new: set[Member]) -> object:
+        """What differs as soon as newcomers get on, where this node leads."""
+        if not self._node.is_leader(partition):
             return None
-        if node.host.pacer.waiting_count:
-            return now
-        cursors = node.host.hosted[partition].replica.role.cursors.values()
+        cursors = self._node.host.hosted[partition].replica.role.cursors.values()
         return tuple((each.matched, each.snapshot_at) for each in cursors if each.member in new)
+
+    def _stored(self, partition: Partition, new: set[Member]) -> object:
+        """What differs with every step, where somebody oversees it; that somebody else falls behind is none."""
+        stored = self._node.metadata.image.shard(partition)
+        if stored is None:
+            return None
+        in_sync = stored.shard.isr if isinstance(stored.shard, PartitionState) else ()
+        return ensemble_of(stored.shard), new.intersection(in_sync)
+
+    def _is_led(self, partition: Partition) -> bool:
+        """Whether who should lead is there, and says that it does: nobody else gives newcomers anything."""
+        stored = self._node.metadata.image.shard(partition)
+        leader = stored.shard.leader if stored is not None else None
+        if leader is None or leader.node not in self._heard:
+            return False
+        return self._node.says_so(leader.node, partition)
 
     def _begun(self, partition: Partition, at: int, now: float) -> _Order:
         """What is ordered once more has not got on by that."""

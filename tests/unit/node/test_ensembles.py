@@ -15,7 +15,14 @@ from quorate.machine.changing import Change
 from quorate.machine.metadata import ADDED_MAX, METADATA, Topic
 from quorate.machine.shards import Stored
 from quorate.node import ensembles
-from quorate.node.ensembles import STUCK_S, UNDER_WAY_COUNT_MAX, Ensembles, is_reached, is_superseded
+from quorate.node.ensembles import (
+    STUCK_S,
+    UNDER_WAY_COUNT_MAX,
+    UNSEEN_S,
+    Ensembles,
+    is_reached,
+    is_superseded,
+)
 from tests.unit.core import isr_kit
 
 LIFE = ADDED_MAX + 5
@@ -93,7 +100,9 @@ class Mover:
         self.now = 0.0
         self.ordered: dict[Partition, None] = {}
         self.heard: tuple[int, ...] = (1, 2, 3, 4)
-        self.host = SimpleNamespace(hosted={}, pacer=SimpleNamespace(waiting_count=0))
+        self.leading = True
+        self.waits: set[Partition] = set()
+        self.host = SimpleNamespace(hosted={}, pacer=SimpleNamespace(waits=self.waits.__contains__))
         changes = {number: Change(wanted, at=50) for number in range(MANY)}
         topic = Topic("t", bytes(16), replication, (THREE,) * MANY, changes=changes)
         born = isr_kit.state(replicas=THREE, leader=THREE[0])
@@ -115,6 +124,9 @@ class Mover:
 
     def is_leader(self, partition: Partition) -> bool:
         return True
+
+    def says_so(self, node: int, partition: Partition) -> bool:
+        return self.leading
 
     def leads_with_all(self, partition: Partition) -> bool:
         return False
@@ -158,8 +170,29 @@ def test_a_change_that_does_not_get_on_holds_up_no_others(
 
 def test_what_waits_for_its_turn_by_the_rate_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     mover = Mover(monkeypatch, "raft", wanted=WITH_FOUR)
-    mover.host.pacer.waiting_count = 1
+    mover.works(1, gets_on=False)
+    mover.waits.update(mover.ordered)
     assert mover.works(60, gets_on=False) == UNDER_WAY_COUNT_MAX
+    mover.waits.pop()
+    assert mover.works(STUCK_S + 2, gets_on=False) == UNDER_WAY_COUNT_MAX + 1, "others waiting is no excuse"
+
+
+@pytest.mark.parametrize("away", ["who should lead", "who should say so"])
+def test_where_nobody_leads_nobody_gets_on(monkeypatch: pytest.MonkeyPatch, away: str) -> None:
+    """Newcomers are heard; but the only copy in sync is gone."""
+    mover = Mover(monkeypatch, "isr", wanted=WITH_FOUR)
+    mover.leading = away == "who should lead"
+    mover.heard = (2, 3, 4) if mover.leading else (1, 2, 3, 4)
+    assert mover.works(10 * STUCK_S, gets_on=False) == MANY
+
+
+def test_what_cannot_be_seen_to_get_on_holds_up_others_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its newcomer is there, and has a full disk, perhaps."""
+    mover = Mover(monkeypatch, "isr", wanted=WITH_FOUR)
+    assert mover.works(UNSEEN_S - 1, gets_on=False) == UNDER_WAY_COUNT_MAX
+    assert mover.works(3, gets_on=False) == 2 * UNDER_WAY_COUNT_MAX
 
 
 @pytest.mark.parametrize("replication", ["raft", "isr"])
