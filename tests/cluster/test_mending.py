@@ -15,19 +15,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from urllib.request import urlopen
 
-import msgspec
 import pytest
 
-from quorate.bench.cluster_processes import free_ports
 from quorate.core.entry import Partition, partition_of
-from quorate.machine.metadata import REPLICATIONS
+from quorate.machine.metadata import METADATA, REPLICATIONS
 from quorate.node.client import Client
 from quorate.storage.segment import directory_of, segment_base
+from tests.cluster.counted import numbers_of, that_tells
 from tests.cluster.fault_support import Writer, differences, go_on, read_everything, written_to
 from tests.cluster.proxied import ProxiedCluster
-from tests.cluster.support import run, until_caught
+from tests.cluster.support import run, sampled, until_caught
 from tests.cluster.test_faults import SCRUB_EVERY_S, SMALL_SEGMENTS, leading
 
 pytestmark = pytest.mark.cluster
@@ -37,7 +35,6 @@ SEALED_MIN = 2
 NEVER = 0.0
 SLOW_S = 0.1
 """What the node and the others say takes so long to each other: what is mended piece by piece is then seen."""
-METRICS_TIMEOUT_S = 10.0
 SAID = "cannot be read here; other copies are asked for them"
 
 
@@ -70,11 +67,8 @@ class Damaging:
         self.cluster, self.client, self.writers = cluster, client, writers
 
     async def numbers(self, node: int) -> Numbers:
-        http = msgspec.json.decode(self.cluster.nodes[node].config.read_bytes())["http"]
-        page = await asyncio.to_thread(_page, f"http://{http}/metrics")
-        told = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
         names = ("damaged_total", "faulty_offsets", "mended_offsets_total", "scrubs_total")
-        return Numbers(*(int(float(told[f"quorate_{name}"])) for name in names))
+        return Numbers(*await numbers_of(self.cluster.nodes[node], *names))
 
     async def copies(self, node: int) -> dict[str, Copy]:
         """By kind; each has sealed segments, if need be by more that is written."""
@@ -119,11 +113,6 @@ class Damaging:
         assert set(await self.faulty(node)) >= {copy.partition for copy in copies.values()}
 
 
-def _page(url: str) -> str:
-    with urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
-        return str(answer.read().decode())
-
-
 def damage(segment: Path) -> None:
     """One byte is another, where it lies: whoever has the file open has it so, too."""
     with segment.open("r+b") as file:
@@ -141,10 +130,7 @@ def cut_short(segment: Path) -> None:
 
 @asynccontextmanager
 async def damaged_in(directory: Path, *, scrub_every_s: float) -> AsyncIterator[Damaging]:
-    cluster = ProxiedCluster(directory, store=SMALL_SEGMENTS, scrub_every_s=scrub_every_s)
-    for process, port in zip(cluster.nodes.values(), free_ports(len(cluster.nodes)), strict=True):
-        config = msgspec.json.decode(process.config.read_bytes()) | {"http": f"127.0.0.1:{port}"}
-        process.config.write_bytes(msgspec.json.encode(config))
+    cluster = that_tells(ProxiedCluster(directory, store=SMALL_SEGMENTS, scrub_every_s=scrub_every_s))
     async with (
         written_to(directory, cluster, value_bytes=VALUE_BYTES) as (_, writers),
         cluster.client() as client,
@@ -307,3 +293,81 @@ async def killed_mending(damaging: Damaging, node: int) -> bool:
     await damaging.until_mended(node)
     await go_on(damaging.writers)
     return is_seen
+
+
+SERVING = ("a peer", "who leads", "who leads the metadata group")
+SPANS_MIN = 4
+"""One for each segment that is damaged: they are asked for one after the other."""
+
+
+@pytest.mark.parametrize("kind", sampled("confirm"))
+def test_whoever_serves_what_is_mended_is_killed_meanwhile_and_others_go_on_with_it(
+    tmp_path: Path, kind: str
+) -> None:
+    """The node that is damaged hears only who is to be killed, so it is that one who has served what was mended."""
+
+    async def main() -> None:
+        async with damaged_in(tmp_path, scrub_every_s=SCRUB_EVERY_S) as damaging:
+            for victim in SERVING:
+                await until_caught(
+                    f"{kind}: {victim} was never killed while it served",
+                    partial(killed_serving, damaging, kind, victim),
+                )
+
+    run(main())
+
+
+async def killed_serving(damaging: Damaging, kind: str, victim: str) -> bool:
+    """Whether some was mended then, and some was not; in any case all is, before whoever was killed is back."""
+    cluster = damaging.cluster
+    node, serves, other = await about_to_serve(damaging, kind, victim)
+    copy = (await damaging.copies(node))[kind]
+    while len(copy.sealed) < SPANS_MIN:
+        await go_on(damaging.writers)
+    before = await damaging.numbers(node)
+    cluster.cut_off(node, of=False)
+    damaged = copy.sealed
+    for segment in damaged:
+        damage(segment)
+
+    async def spans_count() -> int:
+        return len((await damaging.faulty(node)).get(copy.partition, ()))
+
+    async def all_found() -> bool | None:
+        return await spans_count() == len(damaged) or None
+
+    async def some_mended() -> bool | None:
+        return await spans_count() < len(damaged) or None
+
+    await cluster.until(all_found, f"node {node} to know all that it cannot read")
+    cluster.slow_down(node, SLOW_S)
+    cluster.links[other, node].set(cut=True)
+    await cluster.until(some_mended, f"node {node} to be mended in part")
+    cluster.nodes[serves].kill()
+    is_seen = await spans_count() > 0  # Nobody is heard any more who could have mended it since.
+    cluster.heal()
+    await go_on(damaging.writers)
+    await damaging.until_mended(node)
+    cluster.nodes[serves].start()
+    await cluster.until_registered(damaging.client)
+    mended = await damaging.numbers(node)
+    assert mended.faulty_offsets == 0
+    assert mended.mended_offsets >= before.mended_offsets + len(damaged)
+    await go_on(damaging.writers)
+    return is_seen
+
+
+async def about_to_serve(damaging: Damaging, kind: str, victim: str) -> tuple[int, int, int]:
+    """Who is to be damaged, who serves it, and the third; and whoever serves leads what it is to lead, only."""
+    cluster, client = damaging.cluster, damaging.client
+    (topic,) = (await client.image(1, (kind,), current=True)).topics
+    leads = await cluster.leader(client, partition_of(topic.id, 0))
+    first, second = (node for node in cluster.nodes if node != leads)
+    node, serves, other, operator = {
+        SERVING[0]: (first, second, leads, leads),
+        SERVING[1]: (first, leads, second, second),
+        SERVING[2]: (first, second, leads, second),
+    }[victim]
+    if await leading(cluster, client) != operator:
+        await cluster.hand_over(client, METADATA, operator)
+    return node, serves, other
