@@ -51,6 +51,7 @@ TRANSFERS = Table(
     (Column("id", Type.INT), Column("from", Type.INT), Column("to", Type.INT), Column("sum", Type.INT)),
     ("id",),
 )
+FILLING = Table("filling", (Column("id", Type.INT), Column("value", Type.BYTES)), ("id",))
 ACCOUNTS_COUNT = 6
 BALANCE = 1_000
 TRANSFERRING_COUNT = 3
@@ -335,6 +336,12 @@ class Bank:
             self._tasks.append(asyncio.create_task(self._transfer(Random(number))))
         self._tasks.append(asyncio.create_task(self._read_along()))
 
+    async def fill(self, rows_count: int, row_bytes: int) -> None:
+        """So that there is more to copy; nobody reads it."""
+        await self._tables.execute(CreateTable(FILLING))
+        for number in range(rows_count):
+            await self._tables.execute(Insert("filling", (number, bytes(row_bytes))))
+
     async def go_on(self) -> None:
         first = self._begun_count
 
@@ -420,9 +427,11 @@ class Bank:
 
 
 @asynccontextmanager
-async def transferred_in(directory: Path) -> AsyncIterator[tuple[ProxiedCluster, list[Bank]]]:
+async def transferred_in(
+    directory: Path, cluster: ProxiedCluster | None = None
+) -> AsyncIterator[tuple[ProxiedCluster, list[Bank]]]:
     """A cluster with a group of tables of each kind, each with transfers between its accounts."""
-    async with ProxiedCluster(directory) as cluster:
+    async with cluster or ProxiedCluster(directory) as cluster:
         cluster.start()
         async with cluster.client() as client:
             await cluster.until_registered(client)
@@ -433,6 +442,7 @@ async def transferred_in(directory: Path) -> AsyncIterator[tuple[ProxiedCluster,
             await asyncio.gather(*(bank.open() for bank in banks))
             await go_on(banks)
             yield cluster, banks
+            cluster.heal()
             await go_on(banks)
             for node, process in cluster.nodes.items():  # Some may have joined.
                 client.know(node, process.address)

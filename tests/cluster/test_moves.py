@@ -22,6 +22,7 @@ from quorate.bench.cluster_processes import START_TIMEOUT_S
 from quorate.machine.cluster import drained_nodes
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
+from tests.cluster.counted import that_tells
 from tests.cluster.fault_support import Load, go_on, transferred_in, written_to
 from tests.cluster.moving_stages import STAGES, is_seen
 from tests.cluster.person import Operator
@@ -150,11 +151,9 @@ class Moving:
 
 @asynccontextmanager
 async def four_nodes(directory: Path) -> AsyncIterator[Moving]:
+    cluster = that_tells(ProxiedCluster(directory, later=(4,)))
     async with (
-        written_to(directory, ProxiedCluster(directory, later=(4,)), value_bytes=VALUE_BYTES) as (
-            cluster,
-            writers,
-        ),
+        written_to(directory, cluster, value_bytes=VALUE_BYTES) as (_, writers),
         cluster.client() as client,
     ):
         cluster.join(4, client)
@@ -163,6 +162,20 @@ async def four_nodes(directory: Path) -> AsyncIterator[Moving]:
             await go_on(writers)
         yield Moving(cluster, client, writers)
         await Moving(cluster, client, writers).types("cluster alter --reset quorate.moving.rate")
+
+
+@asynccontextmanager
+async def four_nodes_with_tables(directory: Path) -> AsyncIterator[Moving]:
+    """The same with groups of tables, whose logs are as long."""
+    async with (
+        transferred_in(directory, ProxiedCluster(directory, later=(4,))) as (cluster, banks),
+        cluster.client() as client,
+    ):
+        await asyncio.gather(*(bank.fill(FEW_COUNT, FEW_VALUE_BYTES) for bank in banks))
+        cluster.join(4, client)
+        await cluster.until_registered(client)
+        yield Moving(cluster, client, banks)
+        await Moving(cluster, client, banks).types("cluster alter --reset quorate.moving.rate")
 
 
 def test_copies_move_though_the_operators_node_is_killed(tmp_path: Path) -> None:
@@ -261,18 +274,36 @@ VICTIMS = ("operator", "source", "target")
 @pytest.mark.parametrize("name", ORDERS)
 def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> None:
     """Who leads the metadata group, a node that gives copies away, and the one that gets them, in turn."""
-    order = ORDERS[name]
 
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
-            for victim in VICTIMS:
-                await until_caught(
-                    f"{name}: {victim} was never killed {stage}",
-                    partial(caught_moving, moving, order, victim, stage),
-                )
-                await moving.go_on()
+            await strike_each(moving, name, ORDERS[name], stage)
 
     run(main())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("stage", STAGES)
+def test_whoever_is_killed_while_accounts_move_transfers_are_whole_and_done_once(
+    tmp_path: Path, stage: str
+) -> None:
+    """Groups of tables of all four protocols, each of one partition."""
+    name = "drain"
+
+    async def main() -> None:
+        async with four_nodes_with_tables(tmp_path) as moving:
+            await strike_each(moving, name, ORDERS[name]._replace(copies_count=12), stage)
+
+    run(main())
+
+
+async def strike_each(moving: Moving, name: str, order: Order, stage: str) -> None:
+    for victim in VICTIMS:
+        await until_caught(
+            f"{name}: {victim} was never killed {stage}",
+            partial(caught_moving, moving, order, victim, stage),
+        )
+        await moving.go_on()
 
 
 async def caught_moving(moving: Moving, order: Order, victim: str, stage: str) -> bool:
@@ -403,25 +434,6 @@ async def caught_leaving(moving: Moving, leaving: int, victim: str, stage: str) 
     await moving.lets_go()
     await leaves
     return is_caught
-
-
-@pytest.mark.proof
-def test_tables_move_while_accounts_are_transferred(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with transferred_in(tmp_path) as (cluster, banks), cluster.client() as client:
-            cluster.join(4, client)
-            await cluster.until_registered(client)
-            moving = Moving(cluster, client, banks)
-            for source, victim in ((3, 3), (2, 4), (1, 2)):
-                await moving.types(f"cluster drain {source} --no-wait")
-                await killed(cluster, banks, victim)
-                await cluster.until_registered(client)
-                await moving.types(f"cluster drain {source}")
-                assert (await moving.held())[source] == 0
-                await moving.go_on()
-                await moving.types(f"cluster drain {source} --undo")
-
-    run(main())
 
 
 @pytest.mark.proof
