@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
-from time import monotonic
 from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -86,8 +85,6 @@ class Writer:
         self.acknowledged: set[int] = set()
         self.offsets: dict[int, int] = {}
         """Where it was said to be; of what was sent again because nobody answered, nothing may have been said."""
-        self.told_at: list[float] = []
-        """When each of those was acknowledged."""
         self.reader: Reader | None = None
         self.failed: Counter[str] = Counter()
         self._filling = bytes(value_bytes)
@@ -142,7 +139,6 @@ class Writer:
         if error is None:
             number = number_of(message)
             self.acknowledged.add(number)
-            self.told_at.append(monotonic())
             offset = message.offset()
             if offset is not None and offset >= 0:
                 self.offsets[number] = offset
