@@ -5,7 +5,8 @@ first batch that is found is sent even if it is larger: otherwise a consumer wou
 is sent whole; clients skip what lies before the offset they asked for.
 
 Only a leader answers, and only what is settled. A waiting fetch is woken when one of its partitions settles
-more, and when it has another leader, which it says at once.
+more, and when it has another leader, which it says at once. That an offset is out of range says only a leader that
+has made sure that it still leads.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import msgspec
 from kio.schema.errors import ErrorCode
 
 from quorate.batch import BATCH_MIN, encode_blank, parse_batch_header
+from quorate.core.effects import Outcome, Reply
 from quorate.core.entry import TOPIC_ID_BYTES, Partition, partition_of
+from quorate.core.events import ReadLevel
 from quorate.host import Hosted
 from quorate.kafka.call import Call
-from quorate.kafka.leader_epochs import end_of_epoch
+from quorate.kafka.leader_epochs import NO_EPOCH, end_of_epoch
 from quorate.kafka.stable import aborted_between, stable_end
 from quorate.storage.frame import Frame
 from quorate.wire.cursor import BadMessage, Buffer
@@ -68,6 +71,10 @@ class Part(msgspec.Struct, eq=False, gc=False):
     batches: list[Buffer] = []
     batches_bytes: int = 0
     log_start: int = NO_OFFSET
+    is_doubted: bool = False
+    """A client knows of more than there is here: whether another leads by now is being asked."""
+    is_sure: bool = False
+    """None does: what is not here is nowhere."""
 
 
 def _is_blank(frame: Frame) -> bool:
@@ -181,6 +188,10 @@ class Fetching:
         if part.error or part.diverging:
             return
         assert hosted is not None
+        if part.wanted.offset > hosted.replica.log.head.offset + 1:
+            part.is_doubted, self._reading = True, part
+            asyncio.get_running_loop().call_soon(self._broker.in_turn, partial(self._doubt, part))
+            return
         end = stable_end(hosted) if self._is_committed else hosted.commit + 1
         if part.wanted.offset >= end:
             return
@@ -201,12 +212,43 @@ class Fetching:
             if error:
                 return error
         part.log_start = node.log_base(partition) + 1
-        if not part.log_start <= wanted.offset <= hosted.replica.log.head.offset + 1:
+        is_above = part.is_sure and wanted.offset > hosted.replica.log.head.offset + 1
+        if wanted.offset < part.log_start or is_above:
             return ErrorCode.offset_out_of_range
         if wanted.last_epoch >= 0:
             epoch, end = end_of_epoch(node, partition, wanted.last_epoch)
+            if epoch == NO_EPOCH:
+                return (
+                    ErrorCode.unknown_leader_epoch
+                )  # It was told so by another leader, who is ahead of this one.
             part.diverging = (epoch, end) if epoch < wanted.last_epoch or end < wanted.offset else None
         return NO_ERROR
+
+    def _doubt(self, part: Part) -> None:
+        """One that was cut off may not know that another leads, who has told this client more than is here. To say
+        that this is out of range would send the client back to the beginning, or on to the end."""
+        if self._is_over:
+            return
+        if part.partition in self._node.host.hosted:
+            self._node.read(part.partition, ReadLevel.LINEARIZABLE, partial(self._when_sure, part))
+        else:
+            self._go_on(part, Outcome.NOT_LEADER)
+
+    def _when_sure(self, part: Part, reply: Reply) -> None:
+        """In the middle of the node's work."""
+        go_on = partial(self._go_on, part, reply.outcome)
+        asyncio.get_running_loop().call_soon(self._broker.in_turn, go_on)
+
+    def _go_on(self, part: Part, outcome: Outcome) -> None:
+        if self._is_over:
+            return
+        self._reading, part.is_doubted = None, False
+        if outcome is Outcome.SETTLED:
+            part.is_sure = True
+            self._to_read.append(part)
+        else:
+            part.error = ErrorCode.not_leader_or_follower
+        self._read()
 
     def _got(self, part: Part, room: int, blanks: tuple[Frame, ...], frames: list[Frame], _: int) -> None:
         """`blanks`: the last one of each read before, which found nothing else."""
@@ -262,11 +304,13 @@ class Fetching:
         loop = asyncio.get_running_loop()
         if self._reading is None:
             self._broker.in_turn(self._answer)
-        elif not self._expired:
+        elif not self._expired and not self._reading.is_doubted:
             self._expired = True  # Answered when the read is done.
             self._timer = loop.call_later(READ_TIMEOUT_S, self._expire)
         else:
-            self._reading.error = ErrorCode.kafka_storage_error
+            is_doubted = self._reading.is_doubted
+            error = ErrorCode.not_leader_or_follower if is_doubted else ErrorCode.kafka_storage_error
+            self._reading.error = error
             self._broker.in_turn(self._answer)
 
     # --- the answer ---

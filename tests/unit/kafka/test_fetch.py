@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from kio.schema.errors import ErrorCode
 from msgspec import structs
 
 from quorate import batch
+from quorate.core.effects import Outcome, Reply
+from quorate.core.entry import Partition
+from quorate.core.events import ReadLevel
 from quorate.kafka import fetch as kafka_fetch
 from quorate.storage.frame import Frame
 from quorate.wire.fetch import FetchRequest, WantedPartition, WantedTopic
@@ -115,6 +119,44 @@ def test_offsets_outside_of_the_log_are_refused(tmp_path: Path) -> None:
             assert (await connection.fetch("topic", -1)).error == ErrorCode.offset_out_of_range
             unknown = await connection.fetch("nowhere", 0, wait_ms=LONG_MS)
             assert unknown.error == ErrorCode.unknown_topic_or_partition
+
+    serve(tmp_path, test)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.NOT_LEADER, Outcome.UNKNOWN, None])
+def test_one_that_may_not_lead_any_more_calls_nothing_out_of_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome | None
+) -> None:
+    """A client was told more by another: it is to ask who leads, and neither begin anew nor go to the end."""
+
+    async def test(served: Served) -> None:
+        def read(partition: Partition, level: ReadLevel, answer: Callable[[Reply], None]) -> None:
+            assert level is ReadLevel.LINEARIZABLE
+            if outcome is not None:  # Cut off, it hears nothing for a while.
+                answer(Reply(0, outcome))
+
+        async with await served.connect() as connection:
+            await fill(connection, "topic", batch_of(10))
+            monkeypatch.setattr(served.node, "read", read)
+            elsewhere = (await connection.fetch("topic", 3, wait_ms=50)).error
+            assert elsewhere == ErrorCode.not_leader_or_follower
+            assert (await connection.fetch("topic", 2)).error == 0
+            assert (await connection.fetch("topic", -1)).error == ErrorCode.offset_out_of_range
+
+    serve(tmp_path, test)
+
+
+def test_an_epoch_that_is_yet_to_be_is_of_another_leader(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        async with await served.connect() as connection:
+            topic = await connection.create("topic")
+            await connection.produce("topic", batch_of(10))
+            (partition,) = served.node.metadata.image.by_id[topic.topic_id.bytes].partitions()
+            _, epoch = served.node.leader_of(partition)
+            for last_epoch, error in ((epoch, 0), (epoch + 1, ErrorCode.unknown_leader_epoch)):
+                wanted = WantedTopic("topic", bytes(16), [WantedPartition(0, 1, 1000, last_epoch=last_epoch)])
+                (found,) = await connection.fetch_all(FetchRequest(0, 1, 1000, [wanted]))
+                assert (found.error, found.diverging) == (error, None)
 
     serve(tmp_path, test)
 
