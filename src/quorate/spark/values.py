@@ -139,7 +139,13 @@ def _rows_of(value: pa.Scalar, kind: pa.DataType) -> pa.Array | None:
     """None: it is no stream of such rows."""
     try:
         table = pa.ipc.open_stream(value.as_buffer()).read_all()
-        columns = [table.column(field.name).cast(field.type).combine_chunks() for field in kind]
+        found = [table.column(field.name) for field in kind]
+        for column in found:
+            # Arrow believes lengths and indices as they stand, wherever they point to.
+            column.validate(full=True)
+        columns = [
+            column.cast(field.type).combine_chunks() for column, field in zip(found, kind, strict=True)
+        ]
         whole = [each if isinstance(each, pa.Array) else pa.concat_arrays(each.chunks) for each in columns]
         return pa.StructArray.from_arrays(whole, fields=list(kind))
     except (pa.ArrowException, KeyError, OSError):

@@ -185,6 +185,25 @@ def test_an_arrow_stream_is_as_many_rows_as_it_has() -> None:
     ]
 
 
+def test_an_arrow_stream_that_points_beyond_its_end_is_none() -> None:
+    """Arrow believes it: rows of whatever lies there, or an end of the process, which no option helps against."""
+    good = stream((1, "xx"), (2, "yy"))
+    ends = np.array([0, 2, 4], np.int32).tobytes()
+    assert good.count(ends) == 1
+    beyond = good.replace(ends, np.array([0, 2, 64], np.int32).tobytes())
+    backwards = good.replace(ends, np.array([0, 4, 2], np.int32).tobytes())
+    no_text = good.replace(b"xxyy", b"xx\xff\xfe")
+    assert rows("arrow", beyond, backwards, no_text) == [
+        (0, None, beyond),
+        (1, None, backwards),
+        (2, None, no_text),
+    ]
+
+
+def test_what_nobody_asked_for_in_an_arrow_stream_spoils_nothing() -> None:
+    assert rows("arrow", stream((1, "x")).replace(b"more", b"m\xff\xfee")) == [(0, {"a": 1, "b": "x"}, None)]
+
+
 @pytest.mark.parametrize(
     ("streams_count", "rows_count"),
     [(3, 200_000), (40, 20_000), (700, 300), (100_000, 1), (40_000, 0)],
