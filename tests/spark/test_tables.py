@@ -16,7 +16,7 @@ from quorate.cli.demo_cluster import DemoCluster
 from quorate.client import TableGroup, create_group
 from quorate.spark.staging import Transaction
 from quorate.spark.table_writing import WRITERS, note
-from quorate.tables import Column, CreateTable, Delete, Insert, Replace, Row, Table, Type, Values
+from quorate.tables import Column, CreateTable, Delete, DropTable, Insert, Replace, Row, Table, Type, Values
 from tests.spark.conftest import TIMEOUT_S
 from tests.spark.test_streaming import finish
 
@@ -185,6 +185,24 @@ def test_what_is_read_while_it_is_written_to_is_of_one_moment(spark: SparkSessio
 
 
 @pytest.mark.proof
+def test_a_frame_whose_table_is_another_one_by_now_is_an_error(spark: SparkSession, bank: Bank) -> None:
+    """Spark plans a frame once, and values have no names: each would stand in another's column."""
+    old = Table("accounts", (Column("id", Type.INT), Column("a", Type.STR), Column("b", Type.STR)), ("id",))
+    bank.group.execute(DropTable("accounts"))
+    bank.group.execute(CreateTable(old), Insert("accounts", (1, "a", "b")))
+    frame = bank.read(spark)
+    assert [tuple(row) for row in frame.collect()] == [(1, "a", "b")]
+    id_, a, b = old.columns
+    for columns, values in (((id_, b, a), (2, "b", "a")), ((id_,), (2,)), ((id_, a, b), (3, "a", "b"))):
+        bank.group.execute(DropTable("accounts"))
+        bank.group.execute(CreateTable(Table("accounts", columns, ("id",))), Insert("accounts", values))
+        if columns == old.columns:
+            assert [tuple(row) for row in frame.collect()] == [values]
+        else:
+            with pytest.raises(PySparkException, match="has other columns than it had when it was loaded"):
+                frame.collect()
+
+
 def test_changes_come_behind_a_snapshot_or_an_offset(spark: SparkSession, bank: Bank, tmp_path: Path) -> None:
     inserted = bank.group.execute(
         Insert("accounts", (1, "Ann", None, None, None)), Insert("accounts", (2, "Bob", None, None, None))

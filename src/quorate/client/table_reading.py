@@ -7,7 +7,7 @@ changed since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from quorate.client.errors import BadAnswer, ChangesGone, SnapshotLost, Unreachable
 from quorate.client.tables import TableGroup
@@ -19,16 +19,18 @@ ROUNDS = 2
 """So many times every copy is asked."""
 
 
-def rows_of(group: TableGroup, table: str, at: int = -1) -> Iterator[list[bytes]]:
+def rows_of(
+    group: TableGroup, table: str, at: int = -1, check: Callable[[Table], None] = lambda table: None
+) -> Iterator[list[bytes]]:
     """Rows as they are kept, in the order of their keys, some at a time: all that was settled at that offset, or
-    (-1) is settled now. Raises ChangesGone, and what calls raise."""
+    (-1) is settled now. `check` is told first what the table was then. Raises ChangesGone, and what calls raise."""
     described = group.describe(Consistency.LINEARIZABLE)  # No piece is from before that.
     copies = [described.leader, *described.copies] if described.leader else list(described.copies)
     after: Values | None = None
     gone: ChangesGone | None = None
     for node in ROUNDS * copies:
         try:
-            for settled, key, rows in _rows(group, node, table, at, after):
+            for settled, key, rows in _rows(group, node, table, at, after, check):
                 at = settled
                 yield rows
                 after = key or after
@@ -41,7 +43,7 @@ def rows_of(group: TableGroup, table: str, at: int = -1) -> Iterator[list[bytes]
 
 
 def _rows(
-    group: TableGroup, node: int, table: str, at: int, after: Values | None
+    group: TableGroup, node: int, table: str, at: int, after: Values | None, check: Callable[[Table], None]
 ) -> Iterator[tuple[int, Values | None, list[bytes]]]:
     """Each with the offset that they are of, and the last key."""
     settled = at
@@ -53,6 +55,7 @@ def _rows(
             settled, description = opened.settled, opened.table
             if at not in (-1, settled) or description is None or description.name != table:
                 raise BadAnswer(f"node {node} showed {group.group}/{table} at {settled}, not {at}")
+            check(description)
         if description is None:
             raise BadAnswer(f"a snapshot of {group.group}/{table} does not begin as one")
         rows_count += len(opened.rows)

@@ -97,16 +97,33 @@ def describe(options: TableOptions) -> Table:
         return find_table(options, group.describe(Consistency.LINEARIZABLE))
 
 
+class TableReplaced(ClientError):
+    """A frame's table is another one by now, whose values are no values of its columns."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"table {name} has other columns than it had when it was loaded: it was dropped and created anew; load "
+            f"it again"
+        )
+
+
 def schema_of(options: TableOptions) -> StructType:
-    table = describe(options)
+    return _schema_of(describe(options), options)
+
+
+def _schema_of(table: Table, options: TableOptions) -> StructType:
     own = [StructField(column.name, TYPES[column.type], column.nullable) for column in table.columns]
     return StructType([*own, *(FEED if options.changes else ())])
 
 
+def _is_alike(one: StructType, other: StructType) -> bool:
+    """What may be null is nobody's to say but the table's."""
+    return [(each.name, each.dataType) for each in one] == [(each.name, each.dataType) for each in other]
+
+
 def check_schema(options: TableOptions, schema: StructType) -> None:
-    """Raises WrongOption. What may be null is nobody's to say but the table's."""
-    ours = schema_of(options)
-    if [(each.name, each.dataType) for each in schema] != [(each.name, each.dataType) for each in ours]:
+    """Raises WrongOption."""
+    if not _is_alike(schema, schema_of(options)):
         raise WrongOption(
             f"table {options.group}/{options.table} has a schema of its own; leave .schema() out"
         )
@@ -166,11 +183,17 @@ def read_task(options: TableOptions, schema: StructType, task: InputPartition) -
     """What a task does."""
     if not isinstance(task, TableTask):
         return  # Spark plans one task without a value when there is nothing to read.
+
+    def check(table: Table) -> None:
+        # Spark asks once for a frame's columns. Values are kept by their place among them, without names.
+        if not _is_alike(schema, _schema_of(table, options)):
+            raise TableReplaced(f"{options.group}/{options.table}")
+
     with open_group(options) as group:
         if task.group_id:
             group.expect(bytes.fromhex(task.group_id))
         if task.first is None:
-            for some in rows_of(group, options.table, task.last):
+            for some in rows_of(group, options.table, task.last, check):
                 yield as_arrow(_as_inserts(some), schema)
             return
         for page in group.changes(options.table, first=task.first, last=task.last):
