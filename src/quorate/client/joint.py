@@ -96,6 +96,16 @@ class Joint:
             raise BadAnswer(f"{self.app}: a node answered {type(answer).__name__}")
         return answer
 
+    def begin(self, number: int) -> None:
+        """This run has come to a number that it has nothing for: whatever run was there before is over, and the
+        number is not taken. Raises RunFenced.
+        """
+        answer = self._ask(wire.AskLast(self.app))
+        if not isinstance(answer, wire.Last):
+            raise BadAnswer(f"{self.app}: a node answered {type(answer).__name__}")
+        if answer.run != self.run:
+            self.abort(number)
+
     def abort(self, number: int) -> bool:
         """Give this number up; False where it is in already, which no abort undoes. Raises RunFenced."""
         answer = self._ask(wire.Abort(self.app, number, self.run))

@@ -36,7 +36,7 @@ from quorate.client.tables import TableGroup
 from quorate.spark.options import TableOptions, WrongOption
 from quorate.spark.staging import Transaction
 from quorate.spark.tables import CHANGE_TYPE, COMMIT_OFFSET, COMMIT_TIMESTAMP, DELETE, describe, open_group
-from quorate.spark.writing import NUMBERLESS, QUERY_APP, batch_of, check_stream, task_context, transaction_of
+from quorate.spark.writing import NUMBERLESS, batch_of, check_stream, is_run, task_context, transaction_of
 from quorate.tables import (
     ID_BYTES,
     OPERATIONS_COUNT_MAX,
@@ -327,11 +327,6 @@ def commit(options: TableOptions, messages: Sequence[WriterCommitMessage | None]
 class Noted(NamedTuple):
     operation: Operation
     condition: Condition
-
-
-def is_run(transaction: Transaction) -> bool:
-    """Whether a query's run writes it. A batch write has a run of its own each time: none is older or newer."""
-    return transaction.app.startswith(QUERY_APP)
 
 
 def begin(group: TableGroup, transaction: Transaction) -> None:

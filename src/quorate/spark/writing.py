@@ -121,6 +121,11 @@ def batch_of(app: str | None, version: int | None, target: str) -> Transaction:
     return Transaction(f"spark-batch-{app}/{target}", version, run)
 
 
+def is_run(transaction: Transaction) -> bool:
+    """Whether a query's run writes it. A batch write has a run of its own each time: none is older or newer."""
+    return transaction.app.startswith(QUERY_APP)
+
+
 class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(options, schema)
@@ -164,9 +169,14 @@ class BatchWriter(DataSourceArrowWriter):
 def commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Publish what the tasks staged, all of it or nothing; raises CommitFailed and RunFenced."""
     staged = [message for message in messages if isinstance(message, Staged)]
-    if not any(message.rows_count for message in staged):
+    if not staged:
         return
     transaction = staged[0].transaction
+    if not any(message.rows_count for message in staged):  # No number is taken.
+        if is_run(transaction):
+            with joint_for(options, transaction) as joint:
+                joint.begin(transaction.number)
+        return
     parts = [message.part for message in staged if message.part is not None]
     is_in = any(message.already_in for message in staged)
     if not is_in:

@@ -29,8 +29,21 @@ def test_a_batch_that_is_in_is_skipped_with_its_rows_counted(caplog: pytest.LogC
 
 def test_a_batch_without_rows_is_no_transaction() -> None:
     """Nobody is asked, though nobody is there."""
-    commit(NOWHERE, [Staged(BATCH, 0), None])
+    commit(NOWHERE, [Staged(BATCH._replace(app="spark-batch-a/events"), 0), None])
     commit(NOWHERE, [])
+
+
+def test_a_query_that_has_no_rows_has_begun_none_the_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is older, and does not know it, would write what this one writes with its next number."""
+    begun: list[int] = []
+
+    class Coordinator:
+        def begin(self, number: int) -> None:
+            begun.append(number)
+
+    monkeypatch.setattr(writing, "joint_for", lambda options, transaction: nullcontext(Coordinator()))
+    commit(NOWHERE, [Staged(BATCH, 0), None])
+    assert begun == [3]
 
 
 def test_what_is_staged_and_not_committed_is_given_up_after_a_quarter_of_an_hour() -> None:
