@@ -177,9 +177,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 def parse_options(given: Mapping[str, str]) -> Options:
     """Raises WrongOption."""
-    if OF_A_TABLE in given:
-        # Spark 4.3 keeps no options for the tables of a Python source: it could be made, and never be read.
-        raise WrongOption('format("quorate") cannot be a table; use CREATE TEMPORARY VIEW … USING quorate')
+    _no_table_of_spark(given)
     lake_options = {
         name[len(OF_LAKE) :]: str(value) for name, value in given.items() if name.lower().startswith(OF_LAKE)
     }
@@ -266,6 +264,7 @@ def names_table(given: Mapping[str, str]) -> bool:
 
 def parse_table_options(given: Mapping[str, str], *, writes: bool) -> TableOptions:
     """Raises WrongOption."""
+    _no_table_of_spark(given)
     options = _known(given, (*TABLE_WRITE_NAMES, *OF_SPARK) if writes else TABLE_NAMES)
     group, slash, table = options.get("table", "").partition("/")
     if not (group and slash and table) or "/" in table:
@@ -293,6 +292,12 @@ def parse_table_options(given: Mapping[str, str], *, writes: bool) -> TableOptio
         app=app,
         version=version,
     )
+
+
+def _no_table_of_spark(given: Mapping[str, str]) -> None:
+    """Spark 4.3 keeps no options for the tables of a Python source: one could be made, and never be read."""
+    if OF_A_TABLE in given:
+        raise WrongOption('format("quorate") cannot be a table; use CREATE TEMPORARY VIEW … USING quorate')
 
 
 def _version(options: Mapping[str, str]) -> tuple[str | None, int | None]:

@@ -221,6 +221,12 @@ def test_what_is_wrong_in_writing_is_said_before_a_task_begins(given: dict[str, 
         parse_write_options({"bootstrap": "localhost:9092", "topic": "events", **given})
 
 
+def test_a_table_of_spark_is_refused_of_tables_as_of_topics() -> None:
+    given = {"bootstrap": "localhost:9092", "table": "bank/accounts", "option.table": "bank/accounts"}
+    with pytest.raises(WrongOption, match="CREATE TEMPORARY VIEW"):
+        parse_table_options({**given, "provider": "quorate"}, writes=False)
+
+
 @pytest.mark.parametrize("offset", ["9" * 5000, str(1 << 63)])
 def test_changes_of_a_table_begin_at_an_offset_that_there_can_be(offset: str) -> None:
     given = {"bootstrap": "localhost:9092", "table": "bank/accounts", "startingOffsets": offset}
