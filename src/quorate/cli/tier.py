@@ -133,7 +133,8 @@ def spelled(every: str | None) -> str | None:
     """As Spark spells times."""
     if every is None:
         return None
-    found = re.fullmatch(r"(\d+) ?(s|sec|seconds?|m|min|minutes?|h|hours?)", every)
+    # Spark counts in microseconds: of more digits it prints stacks, where those do not fit.
+    found = re.fullmatch(r"([0-9]{1,6}) ?(s|sec|seconds?|m|min|minutes?|h|hours?)", every)
     if found is None:
         raise WrongUsage(f"--every {every!r}: write a time, as in 30s or 5min")
     return f"{found[1]} {UNITS[found[2][0]]}"
