@@ -52,7 +52,8 @@ membership; for coordinated and isr also operator, which is not one of all:
 several operators at once, which die in the middle of what they do, stand still and
 hear rumours, and a store that is slow or silent. Nor are retention and compaction:
 logs keep everything but what expires, or what a newer record of its key supersedes,
-and now and then something does
+and now and then something does. Nor is pacing: copies that do not count yet are sent
+data at a rate, which changes
 
 [bold]Exit code[/bold]
 0 nothing was violated, 1 something was, 2 wrong usage.

@@ -72,14 +72,14 @@ def in_words(plan: Plan, seeds: range) -> str:
 
 
 def faults_in_words(plan: Plan) -> str:
-    """That something expires or is compacted is no fault, and changes what logs keep."""
-    from quorate.sim.faults import COMPACTION, RETENTION, parse_profiles, profiles_of
+    """That something expires, is compacted, or waits its turn, is no fault."""
+    from quorate.sim.faults import COMPACTION, PACING, RETENTION, parse_profiles, profiles_of
 
-    faults = [name for name in plan.faults if name not in (RETENTION, COMPACTION)]
+    faults = [name for name in plan.faults if name not in (RETENTION, COMPACTION, PACING)]
     also = "".join(f" and {name}" for name in plan.faults if name not in faults)
     if set(faults) == set(parse_profiles("all")):
         return f"all usual kinds of fault{also}"  # whatever else a protocol has: the same words for the same faults
-    if {*faults, RETENTION, COMPACTION} == set(profiles_of(plan.protocol)):
+    if {*faults, RETENTION, COMPACTION, PACING} == set(profiles_of(plan.protocol)):
         return f"every kind of fault{also}"
     return (f"{', '.join(faults)} faults" if faults else "no faults") + also
 

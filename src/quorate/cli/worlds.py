@@ -30,6 +30,7 @@ THROWN = {
     "wiped": ("disk", "disks", " wiped"),
     "expired": ("time", "times", " that something of a log expired"),
     "compactions": ("time", "times", " that a log was to be compacted"),
+    "rates": ("time", "times", " that copies were to be made at another rate"),
     "changes": ("change", "changes", " of an ensemble ordered, sensible or not"),
     "transfers": ("move", "moves", " of a leader ordered"),
     "orders": ("order", "orders", " to roll back, promote, demote, set read-only, cut loose, join again"),

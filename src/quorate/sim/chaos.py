@@ -16,6 +16,7 @@ from quorate.sim.faults import ACTS, CHANGES, CLOCK_RATES, LEADER, ORDERS, Fault
 from quorate.sim.harm import Harm
 from quorate.sim.invariants import Invariants
 from quorate.sim.isr_planner import IsrPlanner
+from quorate.sim.moving import Moving
 from quorate.sim.network import CALM
 from quorate.sim.operators import Operators
 from quorate.sim.planner import Planner
@@ -56,6 +57,8 @@ class Toll(msgspec.Struct):
     """How often something of a log was not to be kept any longer."""
     compactions: int = 0
     """How often a log was to be compacted."""
+    rates: int = 0
+    """How often copies that do not count yet were to be sent data at another rate."""
 
 
 class Chaos:
@@ -84,6 +87,7 @@ class Chaos:
             planner = IsrPlanner if world.setup.protocol == "isr" else Planner
             self.steward = planner(operators, self.toll, invariants)
         self.compaction = Compaction(world, self.steward.members)
+        self.moving = Moving(world, self.steward)
         self.trouble = (
             Trouble(operators, self.toll, self._later, self._cut) if operators is not None else None
         )
@@ -111,6 +115,7 @@ class Chaos:
             "wipe": self._wipe,
             "expire": self._expire,
             "compact": self._compact,
+            "pace": self._change_rate,
             "transfer": self.steward.strike,
             **{f"change-{way}": self.steward.strike for way in CHANGES},
             **{f"order-{way}": self.steward.strike for way in ORDERS},
@@ -241,6 +246,11 @@ class Chaos:
     def _compact(self, fault: Fault) -> None:
         self.toll.compactions += self.compaction.strike(fault)
 
+    def _change_rate(self, fault: Fault) -> None:
+        self.toll.rates += 1
+        self._tell(0, "rate changed", f"to {fault.amount:g} bytes a second")
+        self.moving.strike(fault)
+
     def _keep_down(self, number: int, seconds: float) -> None:
         """Start the node again after a while, unless something else keeps it down for longer."""
         node = self.world.nodes[number]
@@ -336,6 +346,7 @@ class Chaos:
         self.healed = self.harm.over = True
         self._tell(0, "healed", "everything")
         self.world.network.heal(CALM)
+        self.moving.heal()
         for number, node in self.world.nodes.items():
             node.paused_until = min(node.paused_until, self.world.now)
             node.disk.heal()

@@ -11,7 +11,8 @@ leadership at random moments (steward.py and planner.py decide on the spot what 
 
 Where there are operators, they crash, stand still and are cut off like nodes. The profile `operator` goes for
 them and for their store (trouble.py); it is not one of `all`, since most protocols have none. Nor is
-`retention`, as logs keep everything in its worlds but what expires.
+`retention`, as logs keep everything in its worlds but what expires, nor `pacing`, as copies that do not count yet
+wait for what is moved to them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from random import Random
 
 import msgspec
 
+from quorate.host.pacing import UNLIMITED
 from quorate.sim.chance import stream
 from quorate.sim.network import Weather
 
@@ -108,7 +110,9 @@ RETENTION = "retention"
 """The profile in which logs keep everything but what expires, whatever snapshots cover; not one of `all`."""
 COMPACTION = "compaction"
 """The profile in which records have keys, and logs keep everything but what compaction lets go of; not of `all`."""
-SPECIAL = (OF_OPERATORS, RETENTION, COMPACTION)
+PACING = "pacing"
+"""The profile in which copies that do not count yet are sent data at a rate, which changes; not one of `all`."""
+SPECIAL = (OF_OPERATORS, RETENTION, COMPACTION, PACING)
 
 
 def parse_profiles(text: str) -> tuple[str, ...]:
@@ -486,6 +490,19 @@ def compaction(rng: Random, place: Place) -> list[Fault]:
     return [Fault(at, "compact", chance=rng.getrandbits(32)) for at in moments(rng, place, count)]
 
 
+RATES = (UNLIMITED, 0, 0, 300, 3_000, 30_000)
+"""Bytes a second; at 0 nothing is sent."""
+
+
+def pacing(rng: Random, place: Place) -> list[Fault]:
+    """What is sent to copies that do not count yet waits its turn, from the beginning; the rate is changed."""
+    faults = []
+    for at in [0.0, *moments(rng, place, rng.randint(1, 6))]:
+        soon = tuple(node for node in place.nodes if rng.random() < 0.5)
+        faults.append(Fault(at, "pace", nodes=soon, amount=rng.choice(RATES)))
+    return faults
+
+
 PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     "network": network,
     "crash": crash,
@@ -501,4 +518,5 @@ PROFILES: dict[str, Callable[[Random, Place], list[Fault]]] = {
     OF_OPERATORS: operator,
     RETENTION: retention,
     COMPACTION: compaction,
+    PACING: pacing,
 }

@@ -32,6 +32,14 @@ class IsrPlanner(Planner):
         stored = self._state(shard)
         return tuple(member.node for member in stored.replicas) if stored is not None else ()
 
+    def layout(self, shard: int) -> tuple[tuple[Member, ...], tuple[int, ...]]:
+        """Of its replicas those are of the ensemble that were in sync once: a change ends when who is new is."""
+        stored = self._state(shard)
+        if stored is None:
+            return (), ()
+        once = {member for state in self.operators.history[shard] for member in state.isr}
+        return tuple(member for member in stored.replicas if member in once), self.members(shard)
+
     def strike(self, fault: Fault) -> None:
         rng = Random(fault.chance)
         up = self.operators.up()

@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from quorate.core import events
-from quorate.core.coordinated import Shard
 from quorate.core.effects import Reply, Send
 from quorate.core.entry import NOWHERE, Member
 from quorate.core.events import Recovered, Started
@@ -88,8 +87,8 @@ class Operators:
         """Whoever oversees a shard, for one life of a process."""
         self.is_current: Callable[[int, int], bool] = lambda number, shard: True
         """Whether what the store says of a shard is for the one that this process has for it."""
-        self.history: list[list[Shard]] = [[] for _ in world.setup.shards]
-        """Of each shard: all that was ever written to the store, by whomever."""
+        self.history: list[list[Any]] = [[] for _ in world.setup.shards]
+        """Of each shard: all that was ever written to the store, by whomever; each room has its own."""
         self.reconfigurations_count = 0
         """Changes of an ensemble that an operator knows to be written down as done."""
         for number in self.processes:

@@ -71,6 +71,15 @@ class Planner:
         stored = self.operators.store.newest(shard)
         return tuple(member.node for member in stored.ensemble) if stored is not None else ()
 
+    def layout(self, shard: int) -> tuple[tuple[Member, ...], tuple[int, ...]]:
+        """Who is of the ensemble, by what is stored, and on which nodes copies are or are made."""
+        stored = self.operators.store.newest(shard)
+        if stored is None:
+            return (), ()
+        change = stored.reconfiguration
+        copies = stored.ensemble if change is None else change.applied_to(stored.ensemble)
+        return stored.ensemble, tuple(member.node for member in (*stored.ensemble, *copies))
+
     # --- while everything goes wrong ---
 
     def begin(self) -> None:

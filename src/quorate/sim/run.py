@@ -23,7 +23,7 @@ from quorate.core.raft.invariants import RaftInvariants
 from quorate.sim.chance import stream
 from quorate.sim.chaos import Chaos, Toll
 from quorate.sim.confirm_steward import place_quorums
-from quorate.sim.faults import Fault, Place, keeps_all, parse_profiles, schedule, takes_part
+from quorate.sim.faults import PACING, Fault, Place, keeps_all, parse_profiles, schedule, takes_part
 from quorate.sim.group_store import GroupStore
 from quorate.sim.happening import Happening
 from quorate.sim.healing import Healing
@@ -41,7 +41,7 @@ from quorate.sim.store import MemoryStore, Store
 from quorate.sim.survival import survival_in
 from quorate.sim.table_group import TableGroup, listen
 from quorate.sim.trace import Trace
-from quorate.sim.tunables import Tunables, check_overrides, draw, keeping_all
+from quorate.sim.tunables import Tunables, check_overrides, draw, keeping_all, pacing
 from quorate.sim.upgrade import Upgrade
 from quorate.sim.watcher import Watcher
 from quorate.sim.workload import Workload
@@ -359,7 +359,8 @@ def told(error: BaseException) -> str:
 
 
 def draw_world(plan: Plan) -> Tunables:
-    tunables = draw(plan.seed, plan.overrides)
+    drawn = draw(plan.seed, plan.overrides)
+    tunables = pacing(drawn) if takes_part(plan.seed, PACING, plan.faults) else drawn
     return keeping_all(tunables) if keeps_all(plan.seed, plan.faults) else tunables
 
 

@@ -59,6 +59,11 @@ class Steward:
         members = self.invariants.membership(partition).members
         return tuple(sorted({member.node for member in members}))
 
+    def layout(self, partition: int) -> tuple[tuple[Member, ...], tuple[int, ...]]:
+        """Who is of the ensemble, by what is settled, and on which nodes copies are or are made."""
+        assert self.invariants is not None
+        return self.invariants.membership(partition).ensemble, self.members(partition)
+
     # --- while everything goes wrong ---
 
     def begin(self) -> None:

@@ -126,12 +126,19 @@ def draw(seed: int, overrides: Mapping[str, Any] | None = None) -> Tunables:
 
 def keeping_all(tunables: Tunables) -> Tunables:
     """Where things expire, nothing else makes a log shorter."""
+    return _with(tunables, keep_behind=KEEP_ALL)
+
+
+def pacing(tunables: Tunables) -> Tunables:
+    """Where there is a rate, what copies are sent that do not count yet waits its turn."""
+    return _with(tunables, paced=True)
+
+
+def _with(tunables: Tunables, **more: Any) -> Tunables:
     host = tunables.host
-    kept = {
-        name: msgspec.structs.replace(getattr(host, name), keep_behind=KEEP_ALL)
-        for name in ("raft", "coordinated", "isr", "confirm")
-    }
-    return msgspec.structs.replace(tunables, host=msgspec.structs.replace(host, **kept))
+    names = ("raft", "coordinated", "isr", "confirm")
+    tuned = {name: msgspec.structs.replace(getattr(host, name), **more) for name in names}
+    return msgspec.structs.replace(tunables, host=msgspec.structs.replace(host, **tuned))
 
 
 # ---- what may be set instead ----

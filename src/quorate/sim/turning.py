@@ -32,7 +32,7 @@ from quorate.sim.turner import Turner, TurnWatcher
 from quorate.sim.workload import Workload
 from quorate.sim.world import World
 
-LEFT_OUT = ("membership", "wipe")
+LEFT_OUT = ("membership", "wipe", "pacing")
 
 
 def promoting_itself(tunables: Tunables) -> Tunables:

@@ -101,10 +101,10 @@ def test_a_time_that_would_stand_still_is_refused_with_its_bound(
 
 def test_the_faults_of_another_protocol_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint(capsys, "sim", "raft", "--faults", "bogus").endswith(
-        "membership, retention, compaction\n"
+        "membership, retention, compaction, pacing\n"
     )
     assert complaint(capsys, "sim", "isr", "--faults", "bogus").endswith(
-        "membership, operator, retention, compaction\n"
+        "membership, operator, retention, compaction, pacing\n"
     )
 
 

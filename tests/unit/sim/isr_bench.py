@@ -91,7 +91,7 @@ class IsrBench:
     def _wrote(self, shard: int, version: int, content: PartitionState) -> None:
         if not self.is_whole:
             self.room.wrote(self.invariants, shard, version, content)
-        self.operators.history[shard].append(content)  # type: ignore[arg-type]
+        self.operators.history[shard].append(content)
 
     @property
     def planner(self) -> IsrPlanner:

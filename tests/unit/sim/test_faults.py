@@ -19,7 +19,7 @@ from quorate.sim.faults import (
 )
 
 PLACE = Place(nodes=(1, 2, 3), unlucky=(2,), pace=0.1, ends=5.0)
-EVERYTHING = tuple(name for name in PROFILES if name not in ("operator", "retention", "compaction"))
+EVERYTHING = tuple(name for name in PROFILES if name not in ("operator", "retention", "compaction", "pacing"))
 
 
 def test_schedule_is_in_order_of_time_and_the_same_from_the_same_seed() -> None:
@@ -116,7 +116,7 @@ def test_commands_go_mostly_to_whoever_leads() -> None:
 
 
 def test_only_protocols_with_operators_have_their_profile() -> None:
-    assert profiles_of("raft") == (*EVERYTHING, "retention", "compaction")
+    assert profiles_of("raft") == (*EVERYTHING, "retention", "compaction", "pacing")
     assert profiles_of("coordinated") == tuple(PROFILES)
 
 
