@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -57,6 +58,7 @@ TRANSFERRING_COUNT = 3
 MORE_TRANSFERS_COUNT = 20
 TABLE_TIMEOUT_S = 20.0
 READ_EVERY_S = 0.2
+END_ASKED_S = 5.0
 
 
 class Load(Protocol):
@@ -191,16 +193,34 @@ def everything(
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS_COUNT)])
     found: list[tuple[int, int, int]] = []
+    ends: dict[int, int] = {}
     ended: set[int] = set()
     while len(ended) < PARTITIONS_COUNT:
         message = consumer.poll(START_TIMEOUT_S)
         assert message is not None, "nothing more came"
-        if message.error() is not None:
-            ended.add(message.partition() or 0)
+        partition, error = message.partition() or 0, message.error()
+        if error is None:
+            found.append((partition, numbered(message), message.offset() or 0))
+        elif error.code() != KafkaError._PARTITION_EOF:
+            continue  # Of a connection: the client goes on by itself.
         else:
-            found.append((message.partition() or 0, numbered(message), message.offset() or 0))
+            if partition not in ends:  # It grows while it is read.
+                ends[partition] = _end_of(consumer, topic, partition)
+            if (message.offset() or 0) >= ends[partition]:
+                ended.add(partition)
     consumer.close()
     return found
+
+
+def _end_of(consumer: Consumer, topic: str, partition: int) -> int:
+    """Behind all that was acknowledged by now. What a fetch takes for the end may be less: a leader that has just
+    been elected does not know yet how far it is settled."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), END_ASKED_S)[1])
+        except KafkaException:
+            assert time.monotonic() < deadline, f"nobody says where {topic}/{partition} ends"
 
 
 def reader_of(bootstrap: str, writers: Sequence[Writer]) -> Reader:
