@@ -1,9 +1,10 @@
 """After the faults: everything heals, and the world must come to rest with nothing lost.
 
-In turn: every process runs; a fresh proposal settles on every partition; producers with ids get through with
-what they still have under way; changes of membership come to an end; every request to a living node is answered;
-every byte is checked, so that hidden damage is found and repaired; all replicas of a partition, wiped ones too,
-become equal; idle groups fall silent; and whatever was acknowledged is read back from every node.
+In turn: every process runs; whoever counts has everything, though nothing may be moved for others; a fresh
+proposal settles on every partition; producers with ids get through with what they still have under way; changes
+of membership come to an end; every request to a living node is answered; every byte is checked, so that hidden
+damage is found and repaired; all replicas of a partition, wiped ones too, become equal; idle groups fall
+silent; and whatever was acknowledged is read back from every node.
 
 Where ensembles change, that is said of the members that there are in the end: who was left out, or never taken
 in, need not have anything, and may go on asking.
@@ -24,9 +25,11 @@ from quorate.core.entry import Span
 from quorate.core.invariant import Violated
 from quorate.host import Hosted
 from quorate.sim.chance import stream
+from quorate.sim.chaos import Chaos
 from quorate.sim.compaction import Compaction
 from quorate.sim.confirm_steward import ConfirmSteward
 from quorate.sim.invariants import Invariants
+from quorate.sim.moving import Moving
 from quorate.sim.oracle import Fate, Oracle
 from quorate.sim.planner import Planner
 from quorate.sim.steward import Steward
@@ -64,10 +67,20 @@ class Healing:
         """By partition: the last offset that is not to be kept any longer."""
         self.compaction: Compaction | None = None
         """What was agreed on, where logs are compacted."""
+        self.moving: Moving | None = None
         self._steps_max = world.steps_count + STEPS_MAX
+
+    def follows(self, chaos: Chaos) -> None:
+        """What went on while everything went wrong, and is to come to its end."""
+        self.starts = {number: entry.offset for number, (entry, _) in chaos.expiry.wanted.items()}
+        self.compaction = chaos.compaction if self.oracle.survival is not None else None
+        self.moving = chaos.moving
 
     def run(self) -> None:
         committed = VALUES_COMMITTED if self.world.setup.protocol == "coordinated" else LIVENESS
+        if self.moving is not None and self.moving.stands_still:
+            self.wait("who counts waits its turn", self._held_back)
+            self.moving.go_on()
         self.wait("no fresh proposal settles", self._proposals(), committed)
         self.wait("batches of producers do not settle", self.workload.insist(self.pace * 1.5), committed)
         if isinstance(self.steward, ConfirmSteward):
@@ -155,6 +168,20 @@ class Healing:
                 open_checks[partition, number] = f"p{partition} n{number}"
                 self.world.check(number, partition, done((partition, number)))
         self.wait("checks do not end", lambda: list(open_checks.values()))
+
+    def _held_back(self) -> list[str]:
+        """Which copies count, and have not all that is settled. They may not know it yet: with one that does not
+        count and waits its turn, an in-sync set may be too small for anything to be settled (`isr`)."""
+        found = []
+        for partition in range(len(self.world.partitions)):
+            settled = self.invariants.settled[partition].commit
+            for member in self.steward.counted(partition):
+                hosted = self.world.hosted(member.node, partition)
+                if hosted is None or hosted.replica.me != member:
+                    continue  # One that has lost its disk since.
+                if hosted.replica.faulty or hosted.replica.log.head.offset < settled:
+                    found.append(f"p{partition} n{member.node} is faulty or has not all up to {settled}")
+        return found
 
     def _unequal(self) -> list[str]:
         found = []

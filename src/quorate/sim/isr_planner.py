@@ -40,6 +40,10 @@ class IsrPlanner(Planner):
         once = {member for state in self.operators.history[shard] for member in state.isr}
         return tuple(member for member in stored.replicas if member in once), self.members(shard)
 
+    def counted(self, shard: int) -> tuple[Member, ...]:
+        """A replica that is to go is followed by the leader until it has gone."""
+        return self.layout(shard)[0]
+
     def strike(self, fault: Fault) -> None:
         rng = Random(fault.chance)
         up = self.operators.up()

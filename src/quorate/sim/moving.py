@@ -17,6 +17,7 @@ from quorate.sim.world import World
 
 HEARS_PACES = 2.0
 """A node hears of anything new within twice so many election time-outs, as long as it runs."""
+STANDS_STILL = 0
 
 
 class Moving:
@@ -37,6 +38,15 @@ class Moving:
             self._remind(None)
 
     def heal(self) -> None:
+        """In half of the worlds with a rate nothing moves for now: whoever counts must have everything even so."""
+        stays = self._reminding and stream(self._world.setup.seed, "moved at the end").random() < 0.5
+        self._rate = STANDS_STILL if stays else UNLIMITED
+
+    @property
+    def stands_still(self) -> bool:
+        return self._rate == STANDS_STILL
+
+    def go_on(self) -> None:
         """Nothing waits any more, once that is heard everywhere."""
         self._rate = UNLIMITED
 

@@ -80,6 +80,14 @@ class Planner:
         copies = stored.ensemble if change is None else change.applied_to(stored.ensemble)
         return stored.ensemble, tuple(member.node for member in (*stored.ensemble, *copies))
 
+    def counted(self, shard: int) -> tuple[Member, ...]:
+        """Whose copies need everything: not that of a node whose acknowledgements count no more as it is to go."""
+        stored = self._stored(shard)
+        if stored is None:
+            return ()
+        change = stored.reconfiguration
+        return tuple(member for member in stored.ensemble if change is None or member != change.old)
+
     # --- while everything goes wrong ---
 
     def begin(self) -> None:

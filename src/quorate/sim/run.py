@@ -335,8 +335,7 @@ class Run:
         self.measures.healed(truncated=self.invariants.truncated_count)
         self.chaos.heal()
         healing = Healing(self.world, self.workload, self.oracle, self.invariants, self.chaos.steward)
-        healing.starts = {number: entry.offset for number, (entry, _) in self.chaos.expiry.wanted.items()}
-        healing.compaction = self.chaos.compaction if self.oracle.survival is not None else None
+        healing.follows(self.chaos)
         if self.upgrade is not None:
             healing.wait("the upgrade does not end", self.upgrade.unfinished)
         self._before_healing(healing)

@@ -64,6 +64,10 @@ class Steward:
         assert self.invariants is not None
         return self.invariants.membership(partition).ensemble, self.members(partition)
 
+    def counted(self, partition: int) -> tuple[Member, ...]:
+        """Whose copies need everything, whatever becomes of changes."""
+        return self.layout(partition)[0]
+
     # --- while everything goes wrong ---
 
     def begin(self) -> None:
