@@ -33,6 +33,9 @@ def test_latency_and_throughput_of_every_protocol(tmp_path: Path) -> None:
     for protocol in REPLICATIONS:
         assert of(report, f"{protocol}: latency beside its limit (p50)") > 0
         assert of(report, f"{protocol}: throughput beside its limit") > 0
+    assert [figure.median > 0 for figure in report.figures if figure.name == "three bare processes, p50"] == [
+        True
+    ]
     assert report.command == "quorate bench cluster --only latency,throughput"
 
 

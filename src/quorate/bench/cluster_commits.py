@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from quorate.bench import cluster_limits
+from quorate.bench import cluster_bare, cluster_limits
 from quorate.bench.cluster_kafka import KafkaCluster, lead_and_produce
 from quorate.bench.cluster_stage import Found, Stage
 from quorate.bench.report import at_least, at_most, figure, ratios
@@ -22,10 +22,13 @@ LATENCY_MAX, THROUGHPUT_MIN = 2.5, 0.5
 
 
 def latency(stage: Stage) -> Found:
-    """Of 256 B, one at a time; two round trips on loopback and one flush are the limit."""
+    """Of 256 B, one at a time; two round trips on loopback and one flush are the limit.
+
+    Beside it stands what three bare processes take, as that of a machine with few processors is out of reach.
+    """
     runner, cluster, place, protocols, plan, say = stage
     framed = payload_of(SMALL_BYTES) + bytes(FRAME_HEAD_BYTES)
-    trips, flushes, limits = [], [], []
+    trips, flushes, limits, bare = [], [], [], []
     middles: dict[str, list[float]] = {name: [] for name in protocols}
     tails: dict[str, list[float]] = {name: [] for name in protocols}
     for name in protocols:  # They get warm.
@@ -38,6 +41,8 @@ def latency(stage: Stage) -> Found:
             found = cluster_limits.flushes(place, framed, seconds=plan.seconds / 2)
             flushes.append(1000 * percentile(found, 50))
             limits.append(2 * trips[-1] + flushes[-1])
+            found = runner.run(cluster_bare.commits(place, framed, seconds=plan.seconds / 2))
+            bare.append(1000 * percentile(found, 50))
             found = commit_times(runner, cluster, name, seconds=plan.seconds)
             middles[name].append(1000 * percentile(found, 50))
             tails[name].append(1000 * percentile(found, 99))
@@ -45,6 +50,8 @@ def latency(stage: Stage) -> Found:
         figure("limit: two round trips and a flush, p50", "ms", limits),
         figure("· a loopback round trip", "ms", trips),
         figure("· a write and flush", "ms", flushes),
+        figure("three bare processes, p50", "ms", bare),
+        figure("three bare processes beside the limit", "times", ratios(bare, limits)),
     ]
     claims = []
     for number, name in enumerate(protocols):
@@ -52,10 +59,15 @@ def latency(stage: Stage) -> Found:
         figures.append(figure(f"{name}: commit of {SMALL_BYTES} B, one at a time, p99", "ms", tails[name]))
         beside = ratios(middles[name], limits[number :: len(protocols)])
         claims.append(at_most(LATENCY_MAX, f"{name}: latency beside its limit (p50)", "times", beside))
+        beside = ratios(middles[name], bare[number :: len(protocols)])
+        figures.append(figure(f"{name}: latency beside three bare processes (p50)", "times", beside))
     return Found(
         figures,
         claims,
-        ("limit of latency: two loopback round trips between processes and one write and flush, each alone",),
+        (
+            "limit of latency: two loopback round trips between processes and one write and flush, each alone",
+            "bare processes: uvloop, three that write and flush at once, no protocol, no checksums, no log",
+        ),
     )
 
 

@@ -73,14 +73,19 @@ async def round_trips(message: bytes, *, seconds: float) -> list[float]:
     try:
         assert process.stdout is not None
         port = int(await asyncio.wait_for(process.stdout.readline(), PROCESS_TIMEOUT_S))
-        loop = asyncio.get_running_loop()
-        transport, caller = await loop.create_connection(lambda: _Caller(message, seconds), "127.0.0.1", port)
-        await asyncio.wait_for(caller.done, seconds + PROCESS_TIMEOUT_S)
-        transport.close()
-        return sorted(caller.found)
+        return await ask(port, message, seconds=seconds)
     finally:
         process.kill()
         await process.wait()
+
+
+async def ask(port: int, message: bytes, *, seconds: float) -> list[float]:
+    """Seconds until an answer as long as the message is there, one at a time, ascending."""
+    loop = asyncio.get_running_loop()
+    transport, caller = await loop.create_connection(lambda: _Caller(message, seconds), "127.0.0.1", port)
+    await asyncio.wait_for(caller.done, seconds + PROCESS_TIMEOUT_S)
+    transport.close()
+    return sorted(caller.found)
 
 
 def flushes(directory: Path, payload: bytes, *, seconds: float) -> list[float]:
