@@ -228,6 +228,9 @@ def test_tables_come_back_as_of_one_moment_while_they_are_written(
         now = [row.values for row in bank.iterate("accounts")]
     if replication != "confirm":  # There a CONFIRM may be late.
         assert "nothing is new" in person.types("backup", "create", group, place)
+    next((tmp_path / group / "data").iterdir()).unlink()
+    person.types("backup", "verify", group, place, expect=1)
+    assert person.shows("backup", "create", group, place)["new_records"], "all of it anew"
 
     person.types("backup", "restore", group, place, "--as", other)
     with TableGroup(servers, other) as bank:

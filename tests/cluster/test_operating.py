@@ -202,6 +202,7 @@ def test_what_cannot_be_done_is_said_in_one_line() -> None:
             "topic remove events --node 1,2,3": "events/0: the last copy cannot be removed",
             "topic replace events --node 1 --with 2": "events/0: node 2 has a copy already",
             "topic replace events --node 1 --with 9": "events/0: there is no node 9",
+            "topic replace events --node 9 --with 1": "there is no node 9",
             "topic transfer events --to 9": "events/0: node 9 has no copy; it is on nodes 1, 2, 3",
             "cluster transfer --to 9": "there is no node 9; there are: 1, 2, 3",
             "cluster add 9": "there is no node 9; there are: 1, 2, 3",

@@ -7,6 +7,9 @@
 The manifest with the highest number counts. Its name says what its bytes must be, and it says what the bytes of all
 data files must be: so no byte can change without being noticed. Each is written when everything that it names is
 there, and never changed; older ones are removed after that.
+
+Before the first manifest there is `NAME/data/begun`. It tells data that nothing has named yet, which the next try
+may remove, from that of a backup whose manifest somebody lost, which nobody may.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ TOPIC, TABLES = "topic", "tables"
 _NAME = re.compile(r"(?P<backup>[^/]+)/manifest-(?P<number>[0-9]{8})-(?P<sha256>[0-9a-f]{64})\.json")
 _BACKUP = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
 _OF_BACKUP = re.compile(r"[^/]+/(?:manifest-.*|data/.*)")
+_DATA = re.compile(r"[^/]+/data/(?:[0-9]{5}-[0-9]{20}\.batches|[0-9]{20}-[0-9]{4}\.tables)")
 
 
 class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +99,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(file.records for file in self.files)
 
 
+_NO_MANIFEST = "has no manifest: its first `create` was not finished, or somebody removed it"
+
+
 class _Format(msgspec.Struct):
     format: int
 
@@ -115,6 +122,10 @@ def batches_name(backup: str, partition: int, first: int) -> str:
 
 def snapshot_name(backup: str, offset: int, part: int) -> str:
     return f"{backup}/data/{offset:020d}-{part:04d}.tables"
+
+
+def begun_name(backup: str) -> str:
+    return f"{backup}/data/begun"
 
 
 def hashed(content: bytes | bytearray) -> str:
@@ -145,7 +156,7 @@ def newest(place: Place, backup: str) -> Manifest:
     found = _manifests(place, backup)
     if not found:
         if place.names(backup):
-            raise NoBackup(f"{place}: {backup} has data and no manifest: its first `create` was not finished")
+            raise NoBackup(f"{place}: {backup} {_NO_MANIFEST}")
         others = backups_in(place)
         there = f"there are: {', '.join(others)}" if others else "there is none at all"
         raise NoBackup(f"{place}: there is no backup of {backup!r}; {there}")
@@ -159,6 +170,12 @@ def newest(place: Place, backup: str) -> Manifest:
 def newest_or_none(place: Place, backup: str) -> Manifest | None:
     """None: there is none yet."""
     return newest(place, backup) if _manifests(place, backup) else None
+
+
+def missing(place: Place, manifest: Manifest) -> list[str]:
+    """Of the files that it names."""
+    there = set(place.names(manifest.name))
+    return [file.name for file in manifest.files if file.name not in there]
 
 
 def _manifests(place: Place, backup: str) -> list[_Found]:
@@ -182,6 +199,18 @@ def _opened(content: bytes, where: str, number: int, backup: str) -> Manifest:
 # ---- writing ----
 
 
+def begin(place: Place, backup: str) -> None:
+    """A first manifest is to come. Raises WrongBackup where data lies of which none is known."""
+    there, begun = place.names(backup), begun_name(backup)
+    if begun in there:
+        return
+    if any(map(_DATA.fullmatch, there)):
+        raise WrongBackup(
+            f"{place}: {backup} {_NO_MANIFEST}; put it back, choose another place, or remove {backup}/data there"
+        )
+    place.write(begun, b"")
+
+
 def write(place: Place, manifest: Manifest) -> None:
     """From now on this is the backup; what nothing names any more goes.
 
@@ -195,5 +224,10 @@ def write(place: Place, manifest: Manifest) -> None:
     place.write(name, content)
     named = {name, *(file.name for file in manifest.files)}
     for other in place.names(manifest.name):
-        if other not in named and _OF_BACKUP.fullmatch(other):
+        if other not in named and _is_ours(other):
             place.remove(other)
+
+
+def _is_ours(name: str) -> bool:
+    """Whatever else lies there is somebody else's."""
+    return bool(_NAME.fullmatch(name) or _DATA.fullmatch(name)) or name == begun_name(name.split("/")[0])

@@ -43,6 +43,10 @@ class Place(Protocol):
 
 def open_place(text: str, *, endpoint: str = "") -> Place:
     """`endpoint` is for object stores that are not Amazon's. Raises PlaceFailed."""
+    if not text:
+        raise PlaceFailed(
+            "no place is named; write a directory (`.` is the one you are in), or s3://BUCKET/PREFIX"
+        )
     if text.startswith(S3):
         return ObjectStore(text, endpoint)
     if endpoint:

@@ -11,7 +11,7 @@ from time import monotonic, sleep, time
 from typing import NamedTuple
 
 from quorate.backup import manifest as manifests
-from quorate.backup.errors import Stopped, WrongBackup
+from quorate.backup.errors import Damaged, Stopped, WrongBackup
 from quorate.backup.manifest import (
     FILE_BYTES_MAX,
     FORMAT,
@@ -57,6 +57,8 @@ def save_topic(
 ) -> Saved:
     """Raises Stopped, BackupError and ClientError; what was saved until then is there in any case."""
     before = expect_same(place, source, TOPIC)
+    if before is not None:
+        _expect_whole(place, before)
     cluster.expect(source.name, source.id)
     numbers = range(source.partitions)
     starts = cluster.offsets(source.name, dict.fromkeys(numbers, EARLIEST))
@@ -76,12 +78,22 @@ def save_topic(
 def expect_same(place: Place, source: Source, kind: str) -> Manifest | None:
     """The backup that this one is to be added to, if there is one; raises WrongBackup."""
     before = manifests.newest_or_none(place, source.name)
-    if before is not None and (before.id != source.id.hex() or before.kind != kind):
+    if before is None:
+        manifests.begin(place, source.name)
+    elif before.id != source.id.hex() or before.kind != kind:
         raise WrongBackup(
             f"{place}: the backup of {source.name} there is of another one that had this name "
             f"(id {before.id}, now {source.id.hex()}); choose another place"
         )
     return before
+
+
+def _expect_whole(place: Place, before: Manifest) -> None:
+    if gone := manifests.missing(place, before):
+        raise Damaged(
+            f"{place}: {gone[0]} is not there any more ({len(gone)} of {len(before.files)} files are missing): "
+            f"nothing is added to a backup that is not whole; choose another place"
+        )
 
 
 def pause(throttle: Throttle, bytes_count: int, is_stopped: IsStopped) -> None:

@@ -73,10 +73,11 @@ def save_tables(
 ) -> TablesSaved:
     """Raises Stopped, BackupError and ClientError; what was there before is then still there."""
     before = expect_same(place, source, TABLES)
+    is_whole = before is not None and not manifests.missing(place, before)
     gone: list[int] = []
     for _ in range(TRIES_COUNT):
         described = tables.describe()
-        if before is not None and _is_same(before, source, described.offset):
+        if before is not None and is_whole and _is_same(before, source, described.offset):
             return TablesSaved(before, 0, is_new=False)
         node = _from_whom(described, gone)
         throttle, progress = Throttle(rate, monotonic()), Progress(source.name, tell)

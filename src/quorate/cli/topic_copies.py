@@ -237,6 +237,7 @@ def replace(
         no_wait=no_wait,
         timeout_s=timeout,
         json=json,
+        leaving=node,
         lost=lost,
     )
 
@@ -269,18 +270,21 @@ def _change(
     no_wait: bool,
     timeout_s: float,
     json: bool,
+    leaving: int = 0,
     lost: int = 0,
 ) -> None:
-    """`again`: what goes on with it, after `quorate topic`; `lost`: only where that node's copy was on a disk that
-    is gone."""
+    """`again`: what goes on with it, after `quorate topic`; `leaving`: whose copy goes, though the node be
+    forgotten; `lost`: only where that node's copy was on a disk that is gone."""
     from quorate.cli import moving
     from quorate.cli.how_far import expect_majorities, until_reached
-    from quorate.cli.orders import carry_out, expect_known, listed
+    from quorate.cli.orders import carry_out, expect_known, is_forgotten, listed
 
     async def work(orders: Orders) -> None:
         topic, numbers = await found(orders, target)
         image = orders.seen
         expect_known(named, image.nodes)
+        if leaving:
+            await is_forgotten(orders, leaving, image.nodes)
         if lost:
             new_nodes(copies_of(topic, numbers[0]))
             of = numbers

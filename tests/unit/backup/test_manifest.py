@@ -32,6 +32,34 @@ def test_the_newest_counts_and_takes_with_it_what_nothing_names(tmp_path: Path) 
     assert len(place.names("orders")) == 3
 
 
+def test_what_is_not_named_as_ours_stays(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    theirs = ["orders/data/notes.txt", "orders/data/0-1.batches", "orders/manifest-old.json", "orders/readme"]
+    for name in theirs:
+        place.write(name, b"x")
+    manifests.write(place, manifest_of("orders"))
+    assert set(theirs) < set(place.names("orders"))
+
+
+def test_data_of_a_first_try_gives_way_and_that_of_a_lost_manifest_does_not(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    for _ in range(2):  # It was killed, and tried again.
+        manifests.begin(place, "orders")
+        left_over = data_file(place, "orders", 0, batch_at(5, b"x"))
+    first = data_file(place, "orders", 0, batch_at(0, b"a"))
+    manifests.write(place, manifest_of("orders", PartitionSaved(0, 1, (first,))))
+    assert [name for name in place.names("orders") if "/data/" in name] == [first.name] != [left_over.name]
+
+    for name in place.names("orders"):
+        if "/manifest-" in name:
+            place.remove(name)
+    with pytest.raises(
+        WrongBackup, match="somebody removed it; put it back, choose another place, or remove"
+    ):
+        manifests.begin(place, "orders")
+    assert first.name in place.names("orders")
+
+
 def test_two_who_save_at_once_are_told_so(tmp_path: Path) -> None:
     place = Directory(tmp_path)
     manifests.write(place, manifest_of("orders", number=2))

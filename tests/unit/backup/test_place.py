@@ -94,6 +94,7 @@ def test_what_was_not_finished_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "endpoint", "why"),
     [
+        ("", "", "no place is named"),
         ("s3://", "", "names no bucket"),
         ("s3:///prefix", "", "names no bucket"),
         ("gs://bucket", "", "in a directory, or in s3://BUCKET/PREFIX"),

@@ -13,7 +13,7 @@ import pytest
 
 from quorate.backup import manifest as manifests
 from quorate.backup.checking import check, problems
-from quorate.backup.errors import Stopped, WrongBackup
+from quorate.backup.errors import Damaged, Stopped, WrongBackup
 from quorate.backup.manifest import Gap, Manifest
 from quorate.backup.pace import Progress, Throttle
 from quorate.backup.place import Directory, Place
@@ -297,6 +297,19 @@ def test_what_is_gone_before_it_is_saved_is_told_and_leaves_its_place(tmp_path: 
         records = await room.read("b")
         assert [offset for offset, *_ in records] == [*range(5, saved_end), end - 2, end - 1]
         assert records[-1][2] == b"keptkept"
+
+    in_room(tmp_path, test)
+
+
+def test_nothing_is_added_to_a_backup_that_is_not_whole(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        await room.write("a", b"1", b"2")
+        made = (await room.save("a")).manifest
+        room.place.remove(made.files[0].name)
+        await room.write("a", b"3")
+        with pytest.raises(Damaged, match=r"is not there any more \(1 of \d+ files are missing\)"):
+            await room.save("a")
+        assert manifests.newest(room.place, "a") == made
 
     in_room(tmp_path, test)
 
