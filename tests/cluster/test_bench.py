@@ -13,7 +13,9 @@ from quorate.machine.metadata import REPLICATIONS
 
 pytestmark = pytest.mark.cluster
 
-SMALL = Plan(1, seconds=0.2, idle_partitions=20, idle_seconds=1.0, kills=1, log_bytes=32 << 20)
+SMALL = Plan(
+    1, seconds=0.2, idle_partitions=20, idle_seconds=1.0, kills=1, log_bytes=32 << 20, moved_bytes=4 << 20
+)
 
 
 def measured(directory: Path, *parts: str, protocol: str | None = None) -> tuple[Report, list[str]]:
@@ -58,6 +60,17 @@ def test_idle_partitions_cost_processor_time_that_is_measured(tmp_path: Path) ->
 
 
 @pytest.mark.proof
+def test_what_clients_notice_while_data_moves_and_a_topic_is_turned(tmp_path: Path) -> None:
+    report, _ = measured(tmp_path, "moving", "turning", protocol="isr")
+    (rate,) = [figure.median for figure in report.figures if figure.name == "· how fast it is made"]
+    assert rate > 0
+    ways = [claim.name.partition(":")[0] for claim in report.claims if "longest time" in claim.name]
+    assert ways == ["isr to confirm", "confirm to raft", "raft to coordinated", "coordinated to isr"]
+    assert of(report, "acknowledged entries lost, any node") == 0
+    assert of(report, "entries that nobody wrote, or twice") == 0
+
+
+@pytest.mark.proof
 def test_a_node_with_logs_is_ready_again_after_a_stop_and_after_a_kill(tmp_path: Path) -> None:
     report, _ = measured(tmp_path, "open", protocol="raft")
     assert of(report, "ready after a clean stop") > 0
@@ -77,7 +90,9 @@ def test_kafkas_clients_are_measured_beside_a_broker_that_keeps_nothing(tmp_path
 
 
 def test_where_the_disk_has_no_room_that_is_said(tmp_path: Path) -> None:
-    plan = Plan(1, seconds=0.2, idle_partitions=1, idle_seconds=1.0, kills=1, log_bytes=1 << 60)
+    plan = Plan(
+        1, seconds=0.2, idle_partitions=1, idle_seconds=1.0, kills=1, log_bytes=1 << 60, moved_bytes=1
+    )
     said: list[str] = []
     report = cluster.run(said.append, directory=tmp_path, only=("open",), protocol="raft", plan=plan)
     assert report.claims == ()

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import uvloop
 
-from quorate.bench import cluster_commits, cluster_idle, cluster_kills, cluster_open, machine
+from quorate.bench import (
+    cluster_commits,
+    cluster_idle,
+    cluster_kills,
+    cluster_moving,
+    cluster_open,
+    cluster_turning,
+    machine,
+)
 from quorate.bench.cluster_kafka import NODES, KafkaCluster
 from quorate.bench.cluster_stage import FULL, QUICK, Found, Plan, Stage
 from quorate.bench.report import Claim, Figure, Report, Say
@@ -24,6 +32,8 @@ PARTS: dict[str, Callable[[Stage], Found]] = {
     "idle": cluster_idle.idle,
     "kills": cluster_kills.kills,
     "open": cluster_open.opened,
+    "moving": cluster_moving.moving,
+    "turning": cluster_turning.turning,
 }
 
 

@@ -140,6 +140,10 @@ class Producing(asyncio.Protocol):
         for _ in range(min(self._in_flight, self._count_max)):
             self._send()
 
+    def stop(self) -> None:
+        """What is under way is the last."""
+        self._end = 0.0
+
     def _send(self) -> None:
         request = self._request
         _NUMBER.pack_into(request, _CORRELATION_AT, self._sent_count)

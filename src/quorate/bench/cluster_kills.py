@@ -154,7 +154,7 @@ def _request(topic: str, batch: bytes) -> Any:
 def kills(stage: Stage) -> Found:
     """Until every protocol's leader was killed so many times."""
     runner, cluster, _, protocols, plan, say = stage
-    partitions = runner.run(_partitions(cluster, protocols))
+    partitions = runner.run(partitions_of(cluster, protocols))
     gone: dict[str, list[float]] = {name: [] for name in protocols}
     stood_still: list[float] = []
     both_count = 0
@@ -165,7 +165,7 @@ def kills(stage: Stage) -> Found:
         writer.start()
     try:
         while min(map(len, gone.values())) < plan.kills:
-            of_metadata = runner.run(_all_well(cluster, partitions))
+            of_metadata = runner.run(all_well(cluster, partitions))
             for writer in writers.values():
                 writer.write_more(WRITES_BETWEEN)
             led = {name: writer.leader for name, writer in writers.items()}
@@ -189,12 +189,12 @@ def kills(stage: Stage) -> Found:
                 f"kill -9 of node {victim}, which led {', '.join(hit)}{also}; writes went on after: {times}{still}"
             )
             cluster.nodes[victim].start()
-        runner.run(_all_well(cluster, partitions))
+        runner.run(all_well(cluster, partitions))
     finally:
         for writer in writers.values():
             writer.stop()
     say("reading everything back from every node")
-    found = runner.run(_read_back(cluster, ledger))
+    found = runner.run(read_back(cluster, ledger))
     return _found(gone, stood_still, both_count, found, ledger)
 
 
@@ -231,13 +231,13 @@ async def _seen(cluster: KafkaCluster, partition: Partition) -> str:
     return "\n".join(lines)
 
 
-async def _partitions(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Partition]:
+async def partitions_of(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Partition]:
     async with cluster.client() as client:
         image = await client.image(1, tuple(topics), current=True)
     return {topic.name: partition_of(topic.id, 0) for topic in image.topics}
 
 
-async def _all_well(cluster: KafkaCluster, partitions: dict[str, Partition]) -> int:
+async def all_well(cluster: KafkaCluster, partitions: dict[str, Partition]) -> int:
     """Who leads the metadata group, once every node follows every partition, in sync, and is known."""
 
     async def led(client: Client) -> int | None:
@@ -260,7 +260,7 @@ async def _all_well(cluster: KafkaCluster, partitions: dict[str, Partition]) -> 
         return await cluster.until(lambda: led(client), "every copy to be in sync", BACK_TIMEOUT_S)
 
 
-async def _read_back(cluster: KafkaCluster, ledger: Ledger) -> list[Findings]:
+async def read_back(cluster: KafkaCluster, ledger: Ledger) -> list[Findings]:
     async with ledger.client:
         await cluster.converged(ledger.client)
         return [await ledger.compare(node) for node in cluster.nodes]

@@ -20,10 +20,21 @@ class Plan(msgspec.Struct, frozen=True):
     idle_seconds: float
     kills: int
     log_bytes: int
+    moved_bytes: int
 
 
-FULL = Plan(3, seconds=1.5, idle_partitions=1000, idle_seconds=15.0, kills=50, log_bytes=10 << 30)
-QUICK = Plan(1, seconds=0.5, idle_partitions=100, idle_seconds=10.0, kills=3, log_bytes=256 << 20)
+FULL = Plan(
+    3,
+    seconds=1.5,
+    idle_partitions=1000,
+    idle_seconds=15.0,
+    kills=50,
+    log_bytes=10 << 30,
+    moved_bytes=256 << 20,
+)
+QUICK = Plan(
+    1, seconds=0.5, idle_partitions=100, idle_seconds=10.0, kills=3, log_bytes=256 << 20, moved_bytes=32 << 20
+)
 
 
 class Stage(NamedTuple):

@@ -25,7 +25,7 @@ quorate bench sim --check            exit code 1 if a bound is missed
 quorate bench cluster --only latency,throughput --protocol isr
 quorate bench spark --only audit     jobs on Spark, on two cores
 """
-PARTS = ("latency", "throughput", "idle", "kills", "open")
+PARTS = ("latency", "throughput", "idle", "kills", "open", "moving", "turning")
 """Of `bench cluster`."""
 WITH_PARTS = ("cluster", "spark")
 
@@ -65,7 +65,8 @@ def bench(
     [bold]sim[/bold] the simulator: events per second, and where the time goes.
     [bold]table[/bold] tables: replaces, undo, and writing while a snapshot is taken.
     [bold]cluster[/bold] three real processes with real flushes, each protocol: latency, throughput, what idle
-    partitions cost, how long a killed leader is missed, how soon a node with long logs is ready.
+    partitions cost, how long a killed leader is missed, how soon a node with long logs is ready, what clients
+    notice while data moves and while a topic is turned.
     [bold]kafka[/bold] Kafka's clients: a producer beside a broker that only acknowledges, catching up, waiting.
     [bold]spark[/bold] on two cores: reading, writing exactly once, an audit, a sweep, a lake.
     """
