@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ def kubernetes(kind: str, name: str = "quorate") -> dict[str, Any]:
 
 
 def tool(name: str) -> str:
-    """Where it is; the test is skipped where it is not."""
-    found = shutil.which(name)
+    """Where it is, beside this Python or on the path; the test is skipped where it is not."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed: what it would say of this is not known")
     return found

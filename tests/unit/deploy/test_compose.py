@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +11,35 @@ import pytest
 from quorate.node.config import BadConfig, NodeConfig, load_config
 from quorate.node.listeners import check_exposure
 from quorate.node.settings import from_environment
-from tests.unit.deploy.files import COMPOSE, CONTAINER, DOCKERFILE, ROOT, documents
+from tests.unit.deploy.files import COMPOSE, CONTAINER, DOCKERFILE, ROOT, documents, tool
 
 NODES = (1, 2, 3)
+
+
+# ---- what a validator says ----
+
+
+def compared_with_the_schema(file: Path) -> subprocess.CompletedProcess[str]:
+    command = [tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(file)]
+    return subprocess.run(command, check=False, text=True, capture_output=True, timeout=60)
+
+
+def test_it_is_as_the_schema_of_compose_has_it() -> None:
+    compared = compared_with_the_schema(COMPOSE)
+    assert compared.returncode == 0, compared.stdout
+
+
+def test_a_misspelt_key_is_seen_by_the_schema(tmp_path: Path) -> None:
+    """Else the test above could not fail."""
+    misspelt = tmp_path / "compose.yaml"
+    text = COMPOSE.read_text(encoding="utf-8")
+    misspelt.write_text(text.replace("stop_grace_period", "stop_grace_periods"), encoding="utf-8")
+    compared = compared_with_the_schema(misspelt)
+    assert compared.returncode == 1
+    assert "stop_grace_periods" in compared.stdout
+
+
+# ---- what it says ----
 
 
 def services() -> dict[str, Any]:

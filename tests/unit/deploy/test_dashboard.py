@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from quorate.batch import encode_records
 from quorate.node.exposition import exposition
@@ -55,6 +57,49 @@ def page_of_a_node(directory: Path) -> Exposition:
 
     serve(directory, look)
     return pages[0]
+
+
+def left_out_by_grafana(dashboard: dict[str, Any]) -> list[str]:
+    """Read by the types that Grafana publishes and written down again: what they do not know is gone."""
+    sdk = pytest.importorskip(
+        "grafana_foundation_sdk",
+        reason="grafana-foundation-sdk is not installed: the dashboard is not compared with Grafana's types",
+    )
+    importlib.import_module(f"{sdk.__name__}.cog.plugins").register_default_plugins()
+    types = importlib.import_module(f"{sdk.__name__}.models.dashboard")
+    encoder = importlib.import_module(f"{sdk.__name__}.cog.encoder").JSONEncoder
+    again = msgspec.json.decode(encoder().encode(types.Dashboard.from_json(dashboard)))
+    return list(missing(dashboard, again, ""))
+
+
+def missing(ours: Any, again: Any, place: str) -> Iterator[str]:
+    if isinstance(ours, dict):
+        for key, value in ours.items():
+            if not isinstance(again, dict) or key not in again:
+                yield f"{place}/{key}"
+            else:
+                yield from missing(value, again[key], f"{place}/{key}")
+    elif isinstance(ours, list):
+        if not isinstance(again, list) or len(again) != len(ours):
+            yield place
+        else:
+            for n, (one, other) in enumerate(zip(ours, again, strict=True)):
+                yield from missing(one, other, f"{place}/{n}")
+    elif ours != again:
+        yield place
+
+
+def test_grafanas_own_types_know_all_of_it() -> None:
+    """But for the text of a variable's query, which only its editor shows."""
+    assert [place for place in left_out_by_grafana(board()) if not place.endswith("/definition")] == []
+
+
+def test_a_misspelt_field_is_left_out_by_grafanas_types() -> None:
+    """Else the test above could not fail."""
+    misspelt = board()
+    panel = next(panel for panel in misspelt["panels"] if "fieldConfig" in panel)
+    panel["fieldConfig"]["defaults"]["unitt"] = panel["fieldConfig"]["defaults"].pop("unit")
+    assert any(place.endswith("/unitt") for place in left_out_by_grafana(misspelt))
 
 
 def test_every_metric_and_label_that_is_asked_for_is_on_a_nodes_page(tmp_path: Path) -> None:

@@ -91,6 +91,26 @@ def test_the_unit_starts_what_quorate_has() -> None:
 # ---- the image ----
 
 
+def found_in_the_dockerfile(text: str) -> subprocess.CompletedProcess[str]:
+    """What a linter finds; what the shell would make of its RUN lines is looked at, too."""
+    command = [tool("hadolint"), "--no-color", "-"]
+    return subprocess.run(command, check=False, input=text, text=True, capture_output=True, timeout=60)
+
+
+def test_a_linter_finds_nothing_in_the_dockerfile() -> None:
+    found = found_in_the_dockerfile(DOCKERFILE.read_text(encoding="utf-8"))
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_a_misspelt_instruction_is_found() -> None:
+    """Else the test above could not fail."""
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    found = found_in_the_dockerfile(text.replace("STOPSIGNAL", "STOPSIGNALS"))
+    assert found.returncode == 1
+    line = text[: text.index("STOPSIGNAL")].count("\n") + 1
+    assert f":{line}:" in found.stdout
+
+
 def instructions() -> list[tuple[str, str]]:
     """Each with what it says, its continued lines joined; comments left out."""
     lines = [line for line in DOCKERFILE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
