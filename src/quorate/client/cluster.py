@@ -280,7 +280,10 @@ class Cluster:
                 with self._connected(self._nodes[leader], tries.deadline) as connection:
                     answer = connection.ask_joint(request, deadline=tries.deadline)
             except (OSError, BadMessage) as error:
-                tries.trouble = f"node {leader}: {in_words(error)}"
+                if not (
+                    tries.trouble and monotonic() >= tries.end
+                ):  # The last pause says less than an answer.
+                    tries.trouble = f"node {leader}: {in_words(error)}"
                 self._nodes.pop(leader, None)
                 leader = 0
                 continue

@@ -119,6 +119,7 @@ class Broker:
         self.groups = Coordinator(self)
         self.snapshots = Snapshots()
         self.vouching = Vouching(self)
+        self.commits = joint.Commits(self)
         self.keys = Keys(self)
         self.ingest = Ingest(node, batch_bytes_max)
 
@@ -161,6 +162,7 @@ class Broker:
 
     def _over(self, *, failed: bool) -> None:
         self.vouching.close()
+        self.commits.close()
         self.keys.close()
         self.expiring.close()
         for door in tuple(self.doors):

@@ -8,6 +8,7 @@ or more, nothing is published.
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from quorate.core.effects import Outcome, Reply
@@ -40,8 +41,13 @@ if TYPE_CHECKING:
 
 COUNTING_MAX = 64
 """Partitions that are asked at a time, for one commit."""
-COUNT_TIMEOUT_S = 5.0
-COMMIT_TIMEOUT_S_MAX = 300.0
+COMMIT_TIMEOUT_S_MAX = 3600.0
+SOON_S = 2.0
+"""Whoever asks for a commit hears by then how far it is: a client that hears nothing takes the node for dead."""
+KEPT_S = 5.0
+"""What became of a commit is kept so long for whoever asks for it again."""
+COMMITS_MAX = 64
+"""That are under way, or kept, at one node."""
 ATTEMPT_TIMEOUT_MS_MAX = 24 * 3600 * 1000
 NUMBER_MAX = (1 << 62) - 1
 
@@ -96,7 +102,7 @@ async def _asked(broker: Broker, request: wire.Request) -> wire.Answer:
         why = f"node {node.id} does not coordinate it"
         return wire.Again(why, leader if leader != node.id else 0)
     if isinstance(request, wire.Commit):
-        return await Committing(broker, home, request).run()
+        return await broker.commits.answer(home, request)
     if isinstance(request, wire.AskLast):
         return await _last(broker, home, request)
     return await _commanded(broker, home, request)
@@ -180,6 +186,44 @@ def _refused(result: Result) -> wire.Answer:
     return wire.Refused(result.verdict.value + which)
 
 
+class Commits:
+    """Those under way at a node. Clients ask again, and on other connections: they join what they began."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._under_way: dict[tuple[str, int, str], Committing] = {}
+
+    def close(self) -> None:
+        for committing in self._under_way.values():
+            committing.task.cancel()
+        self._under_way.clear()
+
+    async def answer(self, home: Partition, request: wire.Commit) -> wire.Answer:
+        key = request.app, request.number, request.run
+        committing = self._under_way.get(key)
+        if committing is not None and committing.task.done() and not committing.is_of(home, request):
+            committing = None
+        if committing is None:
+            if len(self._under_way) >= COMMITS_MAX:
+                return wire.Again(f"{COMMITS_MAX} commits are under way here, which are the most")
+            committing = self._under_way[key] = Committing(self._broker, home, request)
+            loop = asyncio.get_running_loop()
+            committing.task.add_done_callback(
+                lambda _: loop.call_later(KEPT_S, self._forget, key, committing)
+            )
+        elif not committing.is_of(home, request):
+            return wire.Again(f"another commit of number {request.number} is under way")
+        await asyncio.wait([committing.task], timeout=min(SOON_S, request.timeout_ms / 4000))
+        if not committing.task.done():
+            return wire.Again(committing.how_far())
+        self._forget(key, committing)
+        return wire.Again("the node stops") if committing.task.cancelled() else committing.task.result()
+
+    def _forget(self, key: tuple[str, int, str], committing: Committing) -> None:
+        if self._under_way.get(key) is committing:
+            del self._under_way[key]
+
+
 class Committing:
     """One commit, from its seal to its decision."""
 
@@ -197,14 +241,31 @@ class Committing:
         for producer_id, partition in self._listed:
             parts[producer_id].append(partition)
         self._parts = tuple(Part(producer_id, tuple(where)) for producer_id, where in parts.items())
+        self._uncounted: dict[tuple[int, Partition], str] = {}
+        """What leaders of partitions have been asked and have not answered, with the names of the topics."""
+        self._timeout_s = min(max(request.timeout_ms, 1) / 1000, COMMIT_TIMEOUT_S_MAX)
+        self._deadline = monotonic() + self._timeout_s
+        self.task = asyncio.get_running_loop().create_task(self._in_time())
 
-    async def run(self) -> wire.Answer:
-        timeout_s = min(max(self._request.timeout_ms, 1) / 1000, COMMIT_TIMEOUT_S_MAX)
+    def is_of(self, home: Partition, request: wire.Commit) -> bool:
+        return self._home == home and self._request.parts == request.parts
+
+    def how_far(self) -> str:
+        if not self._uncounted:
+            return "its decision is not settled yet"
+        name = next(iter(self._uncounted.values()))
+        return (
+            f"the leaders of {len(self._uncounted)} partitions, one of them of {name}, have not answered yet"
+        )
+
+    async def _in_time(self) -> wire.Answer:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 return await self._run()
         except TimeoutError:
-            return wire.Again(f"not decided within {timeout_s:g} s")
+            why = f"not decided within {self._timeout_s:g} s: {self.how_far()}"
+            self._broker.node.log(f"{self._request.app}: number {self._request.number}: {why}", level=WARNING)
+            return wire.Again(why)
 
     async def _run(self) -> wire.Answer:
         request = self._request
@@ -247,9 +308,18 @@ class Committing:
             async with room:
                 return await self._count_one(producer_id, Partition(partition))
 
-        troubles = await asyncio.gather(*(counted(*each) for each in asked))
-        found = [trouble for trouble in troubles if trouble is not None]
-        return next((each for each in found if isinstance(each, wire.Failed)), found[0] if found else None)
+        counting = [asyncio.create_task(counted(*each)) for each in asked]
+        found = None
+        try:
+            for each in asyncio.as_completed(counting):
+                trouble = await each
+                found = found or trouble
+                if isinstance(trouble, wire.Failed):
+                    return trouble  # Whatever the others say, and whenever.
+        finally:
+            for task in counting:
+                task.cancel()
+        return found
 
     async def _count_one(self, producer_id: int, partition: Partition) -> wire.Answer | None:
         node = self._broker.node
@@ -259,9 +329,14 @@ class Committing:
             if listed is None:
                 return None
             return wire.Failed(f"topic {name!r} was deleted, or created anew, since it was written to")
+        self._uncounted[producer_id, partition] = name
         try:
-            request = CountRecords(partition, producer_id)
-            answered = await node.metadata.order(partition, request, timeout_s=COUNT_TIMEOUT_S)
+            # As long as the caller waits: whoever is asked anew counts anew.
+            left_s = self._deadline - monotonic()
+            answered = await node.metadata.order(
+                partition, CountRecords(partition, producer_id), timeout_s=left_s
+            )
+            del self._uncounted[producer_id, partition]
         except (NotDone, OutcomeUnknown, BadRequest) as error:
             node.log(f"{self._request.app}: {name}: not counted: {error}", level=WARNING)
             return wire.Again(f"the leader of {name} does not answer: {error}")
