@@ -129,7 +129,7 @@ class ListeningCluster:
 
 
 class SecuredCluster(ListeningCluster):
-    """Three nodes on loopback: `nodes` with mutual TLS, `outside` with TLS and passwords."""
+    """Nodes on loopback: `nodes` and `shown` with mutual TLS, `outside` with TLS and passwords."""
 
     def __init__(self, directory: Path, *, count: int = 3) -> None:
         certificates = directory / "certificates"
@@ -138,6 +138,7 @@ class SecuredCluster(ListeningCluster):
         numbers = range(1, count + 1)
         self.nodes_ports = dict(zip(numbers, free_ports(count), strict=True))
         self.ports = dict(zip(numbers, free_ports(count), strict=True))
+        self.shown_ports = dict(zip(numbers, free_ports(count), strict=True))
         listeners = []
         for node in numbers:
             inside = self.nodes_authority.sign(f"inside-{node}", "127.0.0.1")
@@ -149,6 +150,10 @@ class SecuredCluster(ListeningCluster):
                         "tls": {**inside, "ca": self.nodes_authority.ca},
                     },
                     "outside": {"bind": f"127.0.0.1:{self.ports[node]}", "tls": outside, "sasl": True},
+                    "shown": {
+                        "bind": f"127.0.0.1:{self.shown_ports[node]}",
+                        "tls": {**outside, "ca": self.authority.ca},
+                    },
                 }
             )
         peers = {node: f"127.0.0.1:{port}" for node, port in self.nodes_ports.items()}

@@ -8,16 +8,25 @@ that comes for it is dropped, and no other request gets it.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from functools import partial
+from time import monotonic
+from typing import Any, cast
 
+from quorate.client.cluster import in_words
 from quorate.client.connection import ANSWER_BYTES_MAX, CONNECT_S
+from quorate.client.introduction import Introduction, after, introduction
+from quorate.client.security import Security, untrusted
 from quorate.wire.cursor import BadMessage
+from quorate.wire.messages import Api, decode_response, encode_request
 
 UNANSWERED_COUNT_MAX = 500
 """Requests beyond this many wait until some are answered; a node listens to no more than twice as many."""
+INTRODUCTION_S = 10.0
+"""A node disconnects whoever has not shown by then who it is."""
 _CORRELATIONS = 1 << 31
 _SIZE = struct.Struct(">i")
 
@@ -37,12 +46,39 @@ class AsyncConnection(asyncio.Protocol):
         self._why_lost = "the node closed the connection"
 
     @classmethod
-    async def connect(cls, host: str, port: int) -> AsyncConnection:
-        """Raises OSError, also when that takes too long."""
+    async def connect(
+        cls, host: str, port: int, *, client_id: str, security: Security | None = None
+    ) -> AsyncConnection:
+        """Raises OSError, also when that takes too long, BadMessage and NotLetIn."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_S):
-            _, made = await loop.create_connection(cls, host, port)
+            if security is None or not security.tls:
+                _, made = await loop.create_connection(cls, host, port)
+            else:
+                tls = await asyncio.to_thread(security.context)  # It reads files.
+                try:
+                    _, made = await loop.create_connection(cls, host, port, ssl=tls, server_hostname=host)
+                except ssl.SSLCertVerificationError as error:
+                    raise untrusted(host, error) from error
+        if security is None:
+            return made
+        try:
+            async with asyncio.timeout(INTRODUCTION_S):
+                await made._introduce(introduction(security, f"{host}:{port}"), client_id)
+        except BaseException:
+            made.abort("nobody is let in here")
+            raise
         return made
+
+    async def _introduce(self, introduction: Introduction, client_id: str) -> None:
+        said = next(introduction, None)
+        while said is not None:
+            if not self.is_open:
+                raise ConnectionResetError(self._why_lost)
+            encode = partial(_encoded, *said, client_id=client_id)
+            _, answer = decode_response(*said[:2], await self.send(encode, monotonic() + INTRODUCTION_S))
+            # A password is hashed many thousand times, and other tasks do not wait for that.
+            said = await asyncio.to_thread(after, introduction, answer)
 
     # --- asking ---
 
@@ -92,7 +128,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.is_open:
-            self._why_lost = str(error or self._why_lost)
+            self._why_lost = in_words(error) if error else self._why_lost
             self._end()
         self._transport = None
 
@@ -131,3 +167,7 @@ class AsyncConnection(asyncio.Protocol):
         if not answer.done():  # Otherwise nobody waits for it any more.
             answer.set_result(frame)
         self._room.set()
+
+
+def _encoded(api: Api, version: int, body: Any, correlation: int, *, client_id: str) -> bytes:
+    return encode_request(api, version, correlation, client_id, body)

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 from quorate.client.aio_connection import AsyncConnection
 from quorate.client.cluster import in_words
 from quorate.client.looking_around import METADATA_VERSION, question, seen_in
+from quorate.client.security import Security
 from quorate.client.table_calls import Address, Call, Step
 from quorate.client.table_session import LIMIT, Executed, Pages, Session
 from quorate.tables import Condition, Operation, Result, Row, Table, Values
@@ -32,9 +33,17 @@ class AsyncTableGroup:
     """One group of tables. For any number of tasks of one event loop."""
 
     def __init__(
-        self, bootstrap: str, group: str, *, client_id: str = "quorate", timeout_s: float = 30.0
+        self,
+        bootstrap: str,
+        group: str,
+        *,
+        client_id: str = "quorate",
+        timeout_s: float = 30.0,
+        security: Security | None = None,
     ) -> None:
+        """`security`: where nodes speak TLS, or ask for a password. Calls raise NotLetIn, then, too."""
         self._session = Session(bootstrap, group, timeout_s)
+        self._security = security
         self._client_id = client_id
         self._connections: dict[Address, AsyncConnection] = {}
         self._connecting: dict[Address, asyncio.Task[AsyncConnection]] = {}
@@ -193,10 +202,19 @@ class AsyncTableGroup:
         if found is not None and found.is_open:
             return found
         if address not in self._connecting:
-            task = asyncio.create_task(AsyncConnection.connect(*address))
+            task = asyncio.create_task(
+                AsyncConnection.connect(*address, client_id=self._client_id, security=self._security)
+            )
             task.add_done_callback(partial(self._connected, address))
             self._connecting[address] = task
-        return await asyncio.shield(self._connecting[address])
+        connecting = self._connecting[address]
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if connecting.cancelled() and own is not None and not own.cancelling():
+                raise ConnectionAbortedError(CLOSED) from None  # By `close`, and nobody has cancelled us.
+            raise
 
     def _connected(self, address: Address, task: asyncio.Task[AsyncConnection]) -> None:
         if self._connecting.get(address) is task:

@@ -11,19 +11,16 @@ import struct
 from time import monotonic
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from quorate.client.security import NotLetIn, Security
+from quorate.client.introduction import Introduction, after, introduction
+from quorate.client.security import Security
 from quorate.wire import fetch, joint, tables
 from quorate.wire.cursor import BadMessage
-from quorate.wire.entities import make
 from quorate.wire.fetch import FetchedTopic, FetchRequest
-from quorate.wire.messages import Api, decode_response, encode_request, request_class
+from quorate.wire.messages import Api, decode_response, encode_request
 
 CONNECT_S = 3.0
 """A node that is up answers at once; one that is down should not hold up those that are not."""
 ANSWER_BYTES_MAX = 256 << 20
-HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 1
 _SIZE = struct.Struct(">i")
 _CORRELATIONS = 1 << 31
 
@@ -42,33 +39,15 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if security is not None:
                 self._socket = security.wrapped(self._socket, host)
-                self._authenticate(security, f"{host}:{port}", deadline)
+                self._introduce(introduction(security, f"{host}:{port}"), deadline)
         except BaseException:
             self._socket.close()
             raise
 
-    def _authenticate(self, security: Security, where: str, deadline: float) -> None:
-        if not security.user:
-            return
-        body = make(request_class(Api.SASL_HANDSHAKE, HANDSHAKE_VERSION), {"mechanism": security.mechanism})
-        answer = self.ask(Api.SASL_HANDSHAKE, HANDSHAKE_VERSION, body, deadline=deadline)
-        if answer.error_code == ErrorCode.illegal_sasl_state:
-            raise NotLetIn(f"{where} asks nobody for a password; leave user and password out")
-        if answer.error_code != ErrorCode.none:
-            raise NotLetIn(
-                f"{where} does not offer {security.mechanism}; it has {', '.join(answer.mechanisms)}"
-            )
-
-        def exchange(token: bytes) -> bytes:
-            values = {"auth_bytes": token}
-            body = make(request_class(Api.SASL_AUTHENTICATE, AUTHENTICATE_VERSION), values)
-            answer = self.ask(Api.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, body, deadline=deadline)
-            if answer.error_code != ErrorCode.none:
-                raise NotLetIn(f"{where} does not let {security.user!r} in: {answer.error_message}")
-            said: bytes = answer.auth_bytes
-            return said
-
-        security.authenticate(exchange)
+    def _introduce(self, introduction: Introduction, deadline: float) -> None:
+        said = next(introduction, None)
+        while said is not None:
+            said = after(introduction, self.ask(*said, deadline=deadline))
 
     def ask(self, api: Api, version: int, body: Any, *, deadline: float) -> Any:
         """The body of the answer."""

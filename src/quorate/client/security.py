@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from secrets import token_urlsafe
 
@@ -29,8 +29,8 @@ ITERATIONS_MIN, ITERATIONS_MAX = 4096, 1_000_000
 """A server that asks for less wants to know the password; one that asks for more, our time."""
 NONCE_BYTES = 24
 
-Exchange = Callable[[bytes], bytes]
-"""A token to the server, and what it answers; raises NotLetIn where it says no."""
+Conversation = Generator[bytes, bytes, None]
+"""Tokens for the server; what it answers to each is sent in."""
 
 
 class NotLetIn(ClientError):
@@ -66,10 +66,7 @@ class Security:
         try:
             return self.context().wrap_socket(connection, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
-            raise NotLetIn(
-                f"{host} shows a certificate that is not trusted ({error.verify_message}); name who signed it, or "
-                f"connect to the name that it is for"
-            ) from error
+            raise untrusted(host, error) from error
 
     def context(self) -> ssl.SSLContext:
         """Raises NotLetIn."""
@@ -86,23 +83,30 @@ class Security:
             ) from error
         return context
 
-    def authenticate(self, exchange: Exchange) -> None:
-        """Raises NotLetIn."""
+    def tokens(self) -> Conversation:
+        """Raises NotLetIn where the node's answers prove nothing."""
         if self.mechanism == PLAIN:
-            exchange(b"\0%s\0%s" % (self.user.encode(), self.password.encode()))
+            yield b"\0%s\0%s" % (self.user.encode(), self.password.encode())
             return
         try:
-            scram(self.mechanism, self.user, self.password, exchange)
+            yield from scram(self.mechanism, self.user, self.password)
         except BadScram as bad:
             raise NotLetIn(f"the node does not speak {self.mechanism} as it should: {bad}") from bad
 
 
-def scram(mechanism: str, user: str, password: str, exchange: Exchange, *, nonce: str | None = None) -> None:
+def untrusted(host: str, error: ssl.SSLCertVerificationError) -> NotLetIn:
+    return NotLetIn(
+        f"{host} shows a certificate that is not trusted ({error.verify_message}); name who signed it, or "
+        f"connect to the name that it is for"
+    )
+
+
+def scram(mechanism: str, user: str, password: str, *, nonce: str | None = None) -> Conversation:
     """RFC 5802, the client's side: the server has to prove that it knows us, too. Raises BadScram."""
     hash_name = HASHES[mechanism]
     own_nonce = nonce or token_urlsafe(NONCE_BYTES)
     first = f"n={escaped(user)},r={own_nonce}"
-    answer = decoded(exchange((NO_BINDING + first).encode()))
+    answer = decoded((yield (NO_BINDING + first).encode()))
     given = attributes(answer)
     if list(given)[:3] != ["r", "s", "i"] or not given["i"].isdecimal():
         raise BadScram("a nonce, a salt and a number of iterations come first")
@@ -114,6 +118,6 @@ def scram(mechanism: str, user: str, password: str, exchange: Exchange, *, nonce
     final = f"c={text_of(NO_BINDING.encode())},r={given['r']}"
     said = f"{first},{answer},{final}".encode()
     proof = xor(keys.client, hmac.digest(keys.stored, said, hash_name))
-    signature = attributes(decoded(exchange(f"{final},p={text_of(proof)}".encode()))).get("v", "")
+    signature = attributes(decoded((yield f"{final},p={text_of(proof)}".encode()))).get("v", "")
     if not hmac.compare_digest(bytes_in(signature), hmac.digest(keys.server, said, hash_name)):
         raise BadScram("the node does not know the password itself")

@@ -14,6 +14,8 @@ from quorate.bench.cluster_processes import free_ports
 from quorate.cli.user import put_user
 from quorate.client import Cluster, NotLetIn, Security
 from quorate.client.admin import find_nodes
+from quorate.client.introduction import after
+from quorate.client.security import Conversation
 from quorate.kafka import door
 from quorate.kafka.sasl import session
 from quorate.kafka.sasl.session import MECHANISMS
@@ -110,24 +112,20 @@ class Bare:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    async def exchange(self, token: bytes) -> bytes:
-        await self.connection.send(len(token).to_bytes(4, "big") + token)
-        return await self.connection.receive()
+    async def told(self, tokens: Conversation) -> None:
+        token = next(tokens, None)
+        while token is not None:
+            await self.connection.send(len(token).to_bytes(4, "big") + token)
+            token = after(tokens, await self.connection.receive())
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_oldest_handshake_is_followed_by_bare_tokens(tmp_path: Path, mechanism: str) -> None:
     async def test(served: Served) -> None:
-        loop = asyncio.get_running_loop()
         for password in (PASSWORD, "wrong"):
             async with await served.connect() as connection:
                 assert (await handshake(connection, mechanism, 0)).error_code == ErrorCode.none
-                bare = Bare(connection)
-
-                def exchange(token: bytes, bare: Bare = bare) -> bytes:
-                    return asyncio.run_coroutine_threadsafe(bare.exchange(token), loop).result(10)
-
-                told = asyncio.to_thread(security(mechanism, password).authenticate, exchange)
+                told = Bare(connection).told(security(mechanism, password).tokens())
                 if password == PASSWORD:
                     await told
                     await expect_served(connection)

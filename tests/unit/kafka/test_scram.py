@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorate.cli.user import put_user
-from quorate.client.security import NotLetIn, Security, scram
+from quorate.client.introduction import after
+from quorate.client.security import Conversation, NotLetIn, Security, scram
 from quorate.kafka.sasl import plain
 from quorate.kafka.sasl.credentials import Known, NotAuthenticated, find
 from quorate.kafka.sasl.scram import ScramServer
@@ -39,6 +40,13 @@ CONVERSATIONS = {
     ),
 }
 ITERATIONS = 4096
+
+
+def converse(conversation: Conversation, exchange: Callable[[bytes], bytes]) -> None:
+    """Until the client has nothing more to say."""
+    token = next(conversation, None)
+    while token is not None:
+        token = after(conversation, exchange(token))
 
 
 def known(hash_name: str, name: str, password: str, salt: bytes) -> Known:
@@ -77,7 +85,7 @@ def test_our_client_says_what_the_rfc_says() -> None:
         said.append(token)
         return next(answers).encode()
 
-    scram("SCRAM-SHA-256", "user", "pencil", exchange, nonce="rOprNGfwEbeRWgbNEkqO")
+    converse(scram("SCRAM-SHA-256", "user", "pencil", nonce="rOprNGfwEbeRWgbNEkqO"), exchange)
     assert said == [first.encode(), final.encode()]
 
 
@@ -96,12 +104,12 @@ def test_client_and_server_agree_about_any_name_and_password(
         return kept
 
     server = ScramServer(mechanism, find_it)
-    scram(mechanism, name, password, server.step)
+    converse(scram(mechanism, name, password), server.step)
     assert server.is_done
     if other != password:
         server = ScramServer(mechanism, find_it)
         with pytest.raises(NotAuthenticated, match="a wrong password"):
-            scram(mechanism, name, other, server.step)
+            converse(scram(mechanism, name, other), server.step)
         assert not server.is_done
 
 
@@ -189,7 +197,7 @@ def tampered(change: Callable[[str], str], *, answer: int) -> Callable[[bytes], 
 def test_our_client_does_not_believe_a_server_that_knows_nothing(answer: int, pattern: str, new: str) -> None:
     exchange = tampered(lambda said: re.sub(pattern, new, said, count=1), answer=answer)
     with pytest.raises((NotLetIn, NotAuthenticated)) as raised:
-        Security(user="user", password="pencil").authenticate(exchange)
+        converse(Security(user="user", password="pencil").tokens(), exchange)
     if raised.type is NotLetIn:
         assert "does not speak SCRAM-SHA-256 as it should" in str(raised.value)
     else:  # With another salt, it is the server that sees a wrong proof.
@@ -230,7 +238,7 @@ def test_a_stranger_is_refused_at_the_end_and_told_the_same() -> None:
         for mechanism in HASHES:
             server = ScramServer(mechanism, partial(find, image, mechanism=mechanism))
             with pytest.raises(NotAuthenticated) as refused:
-                scram(mechanism, name, "wrong", server.step)
+                converse(scram(mechanism, name, "wrong"), server.step)
             refusals.add(str(refused.value))
     assert refusals == {"a wrong password, or no such user"}
 
