@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from quorate.bench.cluster_processes import START_TIMEOUT_S
+from quorate.bench.cluster_processes import START_TIMEOUT_S, NodeProcess
 from quorate.client import (
     AsyncTableGroup,
     Consistency,
@@ -39,6 +39,9 @@ from tests.cluster.support import expect_no_traceback, until
 
 PARTITIONS_COUNT = 2
 UNDER_WAY_MAX = 100
+LINGER_MS = 2
+MIDST_S = 5 * LINGER_MS / 1000
+"""After so much writing there are requests on the wire, and some that are answered only in part."""
 MORE_COUNT = 200
 """Acknowledged between two faults, and after the last."""
 DELIVERY_MS = 60_000
@@ -70,10 +73,25 @@ class Load(Protocol):
     async def until_read(self) -> None:
         """By whoever reads along: all that is acknowledged by now."""
 
+    def keep_busy(self) -> bool:
+        """Have something under way, if there is nothing; whether there is, and nobody has acknowledged it."""
+
 
 async def go_on(loads: Sequence[Load]) -> None:
     await asyncio.gather(*(load.go_on() for load in loads))
     await asyncio.gather(*(load.until_read() for load in loads))
+
+
+async def kill_amid_writes(process: NodeProcess, loads: Sequence[Load]) -> None:
+    """kill -9 while all of them write: of each something is under way that nobody has acknowledged."""
+    midst = time.monotonic() + MIDST_S
+    while True:
+        are_busy = [load.keep_busy() for load in loads]
+        assert all(are_busy)
+        if time.monotonic() >= midst:
+            break
+        await asyncio.sleep(LINGER_MS / 1000)
+    process.kill()
 
 
 class Writer:
@@ -91,11 +109,12 @@ class Writer:
         self.failed: Counter[str] = Counter()
         self._filling = bytes(value_bytes)
         self._more_count = more_count
+        self._under_way_max = min(UNDER_WAY_MAX, more_count)
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
-                "linger.ms": 2,
+                "linger.ms": LINGER_MS,
                 "message.timeout.ms": DELIVERY_MS,
                 "request.timeout.ms": REQUEST_MS,
                 "socket.timeout.ms": REQUEST_MS + 1_000,
@@ -114,18 +133,25 @@ class Writer:
         ):
             lacks = f"{self.topic}: {self._more_count} more are not acknowledged; failed: {dict(self.failed)}"
             assert loop.time() < deadline, lacks
-            while (
-                self.sent_count < wanted
-                and self.sent_count - len(self.acknowledged) - self.failed.total() < UNDER_WAY_MAX
-            ):
-                number = self.sent_count
-                value = b"%d " % number + self._filling
-                self._producer.produce(
-                    self.topic, value, partition=number % PARTITIONS_COUNT, on_delivery=self._told
-                )
-                self.sent_count += 1
+            while self.sent_count < wanted and self._under_way_count() < self._under_way_max:
+                self._send()
             self._producer.poll(0)
             await asyncio.sleep(0.002)
+
+    def keep_busy(self) -> bool:
+        self._producer.poll(0)
+        while self._under_way_count() < self._under_way_max:
+            self._send()
+        return self._under_way_count() > 0
+
+    def _under_way_count(self) -> int:
+        return self.sent_count - len(self.acknowledged) - self.failed.total()
+
+    def _send(self) -> None:
+        number = self.sent_count
+        value = b"%d " % number + self._filling
+        self._producer.produce(self.topic, value, partition=number % PARTITIONS_COUNT, on_delivery=self._told)
+        self.sent_count += 1
 
     async def until_read(self) -> None:
         """Numbers are acknowledged in their order, and read in it: as many as are acknowledged without a gap."""
@@ -366,6 +392,10 @@ class Bank:
             return sum(number >= first for number in self._done) >= MORE_TRANSFERS_COUNT
 
         await until(holds, f"{MORE_TRANSFERS_COUNT} more transfers in {self.group}")
+
+    def keep_busy(self) -> bool:
+        """Its tasks never rest."""
+        return bool(self._unknown)
 
     async def until_read(self) -> None:
         first = self._reads_begun_count

@@ -11,6 +11,7 @@ from quorate.node.client import Client
 from tests.cluster.growing import GrowingCluster, held_by
 
 STAGES = ("as it is ordered", "while copies are made", "as they are about to count")
+ALL = ""
 LOOK_EVERY_S = 0.002
 
 
@@ -32,10 +33,13 @@ class Copies(NamedTuple):
         return self.full > 0
 
 
-async def looked_at(cluster: GrowingCluster, client: Client, operator: int) -> Copies:
+async def looked_at(cluster: GrowingCluster, client: Client, operator: int, kind: str) -> Copies:
+    """Of the topic of this kind, or of all."""
     image, statuses = await asyncio.gather(client.image(operator), cluster.answers(client))
     missing = behind = full = 0
     for topic in image.topics:
+        if kind not in (ALL, topic.name):
+            continue
         for number, change in topic.changes.items():
             held = held_by(statuses, topic.partitions()[number])
             settled = max((replica.commit for replica in held.values()), default=-1)
@@ -50,12 +54,14 @@ async def looked_at(cluster: GrowingCluster, client: Client, operator: int) -> C
     return Copies(missing, behind, full)
 
 
-async def is_seen(cluster: GrowingCluster, client: Client, operator: int, stage: str) -> bool:
+async def is_seen(
+    cluster: GrowingCluster, client: Client, operator: int, stage: str, kind: str = ALL
+) -> bool:
     """As soon as it is so far; False: nothing is open any more, and it was so far before anybody looked."""
     deadline = monotonic() + START_TIMEOUT_S
     was_open = stage == STAGES[2]
     while True:
-        copies = await looked_at(cluster, client, operator)
+        copies = await looked_at(cluster, client, operator, kind)
         if copies.are(stage):
             return True
         if was_open and not any(copies):

@@ -23,7 +23,7 @@ from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
 from quorate.node.fullness import DISK_FULL, DISK_HAS_ROOM
 from quorate.node.statuses import ensemble_of
-from tests.cluster.fault_support import Load, go_on, transferred_in, written_to
+from tests.cluster.fault_support import Load, go_on, kill_amid_writes, transferred_in, written_to
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.support import run, until
@@ -43,7 +43,7 @@ Fault = Callable[[ProxiedCluster, Sequence[Load], int], Awaitable[None]]
 
 
 async def killed(cluster: ProxiedCluster, loads: Sequence[Load], node: int) -> None:
-    cluster.nodes[node].kill()
+    await kill_amid_writes(cluster.nodes[node], loads)
     await go_on(loads)
     cluster.nodes[node].start()
 

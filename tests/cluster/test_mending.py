@@ -23,7 +23,14 @@ from quorate.machine.metadata import METADATA, REPLICATIONS
 from quorate.node.client import Client
 from quorate.storage.segment import directory_of, segment_base
 from tests.cluster.counted import numbers_of, that_tells
-from tests.cluster.fault_support import Writer, differences, go_on, read_everything, written_to
+from tests.cluster.fault_support import (
+    Writer,
+    differences,
+    go_on,
+    kill_amid_writes,
+    read_everything,
+    written_to,
+)
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.support import run, sampled, until_caught
 from tests.cluster.test_faults import SCRUB_EVERY_S, SMALL_SEGMENTS, leading
@@ -278,7 +285,7 @@ async def killed_mending(damaging: Damaging, node: int) -> bool:
 
     await cluster.until(some, f"node {node} to be mended in part")
     is_seen = set(await damaging.faulty(node)) >= wanted
-    cluster.nodes[node].kill()
+    await kill_amid_writes(cluster.nodes[node], damaging.writers)
     cluster.heal()
     await go_on(damaging.writers)
     cluster.nodes[node].start()
@@ -343,7 +350,7 @@ async def killed_serving(damaging: Damaging, kind: str, victim: str) -> bool:
     cluster.slow_down(node, SLOW_S)
     cluster.links[other, node].set(cut=True)
     await cluster.until(some_mended, f"node {node} to be mended in part")
-    cluster.nodes[serves].kill()
+    await kill_amid_writes(cluster.nodes[serves], damaging.writers)
     is_seen = await spans_count() > 0  # Nobody is heard any more who could have mended it since.
     cluster.heal()
     await go_on(damaging.writers)

@@ -23,8 +23,8 @@ from quorate.machine.cluster import drained_nodes
 from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
 from tests.cluster.counted import that_tells
-from tests.cluster.fault_support import Load, go_on, transferred_in, written_to
-from tests.cluster.moving_stages import STAGES, is_seen
+from tests.cluster.fault_support import Load, go_on, kill_amid_writes, transferred_in, written_to
+from tests.cluster.moving_stages import ALL, STAGES, is_seen
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.support import TRIES_MAX, run, until_caught
@@ -91,6 +91,11 @@ class Moving:
         image = await self.client.image(next(iter(self.cluster.nodes)), current=True)
         return {topic.name for topic in image.topics if topic.changes}
 
+    async def leader_of(self, topic: str) -> int:
+        """Of its first partition."""
+        image = await self.client.image(next(iter(self.cluster.nodes)), (topic,), current=True)
+        return await self.cluster.leader(self.client, image.topics[0].partitions()[0])
+
     async def before(self, stage: str, target: int) -> None:
         """Nothing moves that is ordered now; and where it is to go no further, who is to have copies hears no other
         node. (Whoever orders is answered.)"""
@@ -98,9 +103,10 @@ class Moving:
         if stage == STAGES[0]:
             self.cluster.cut_off(target, of=False)
 
-    async def is_seen(self, operator: int, stage: str, target: int = 0) -> bool:
+    async def is_seen(self, operator: int, stage: str, target: int = 0, kind: str = ALL) -> bool:
         """What was ordered while nothing moves, as it is so far. Links are slow then where that helps to see it, or
-        the target, if one is named, has not heard of it: until somebody is killed."""
+        the target, if one is named, has not heard of it: until somebody is killed. What is held is of all kinds;
+        what is about to count is of the kind that is named, or of any."""
         if stage != STAGES[0]:
             assert await is_seen(self.cluster, self.client, operator, STAGES[1])
             await self.go_on()  # And it stays so.
@@ -112,10 +118,14 @@ class Moving:
             # Copies do not wait for its end, which it may not reach: the node that it asks may be killed.
             release = asyncio.to_thread(self.person.types, RELEASE)
             self._released = asyncio.create_task(release)
-        return await is_seen(self.cluster, self.client, operator, stage)
+        is_of = kind if stage == STAGES[2] else ALL
+        return await is_seen(self.cluster, self.client, operator, stage, is_of)
+
+    async def kill(self, node: int) -> None:
+        await kill_amid_writes(self.cluster.nodes[node], self.loads)
 
     async def killed(self, node: int) -> None:
-        self.cluster.nodes[node].kill()
+        await self.kill(node)
         self.cluster.heal()
         await self.go_on()
         self.cluster.nodes[node].start()
@@ -142,7 +152,7 @@ class Moving:
 
     async def struck(self, node: int) -> None:
         """Killed, and started at once: what it holds may be needed for a majority."""
-        self.cluster.nodes[node].kill()
+        await self.kill(node)
         self.cluster.heal()
         self.cluster.nodes[node].start()
         await self.go_on()
@@ -239,7 +249,8 @@ class Order(NamedTuple):
 
     lines: Sequence[str]
     undone: Sequence[str]
-    source: int = 3
+    source: int | None = 3
+    """Who gives its copies away; None: nobody does, and whoever leads has what is copied."""
     target: int = 4
     copies_count: int = 24
     """Of eight partitions, when it is done."""
@@ -256,11 +267,15 @@ ORDERS = {
     "more copies": Order(
         _of_each("topic alter {kind} --replicas 4"),
         _of_each("topic alter {kind} --replicas 3"),
+        source=None,
         copies_count=32,
     ),
     "replace": Order(["cluster replace 3 --with 4"], ["cluster replace 4 --with 3"]),
     "a copy more": Order(
-        _of_each("topic add {kind} --node 4"), _of_each("topic remove {kind} --node 4"), copies_count=32
+        _of_each("topic add {kind} --node 4"),
+        _of_each("topic remove {kind} --node 4"),
+        source=None,
+        copies_count=32,
     ),
     "a copy elsewhere": Order(
         _of_each("topic replace {kind} --node 3 --with 4"), _of_each("topic replace {kind} --node 4 --with 3")
@@ -273,11 +288,16 @@ VICTIMS = ("operator", "source", "target")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", ORDERS)
 def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> None:
-    """Who leads the metadata group, a node that gives copies away, and the one that gets them, in turn."""
+    """Who leads the metadata group, a node that gives copies away, and the one that gets them, in turn.
+
+    All kinds are on their way then. Copies of one of them are about to count: for every stage and victim, each
+    kind's are in one order or another.
+    """
+    at = list(ORDERS).index(name)
 
     async def main() -> None:
         async with four_nodes(tmp_path) as moving:
-            await strike_each(moving, name, ORDERS[name], stage)
+            await strike_each(moving, name, ORDERS[name], stage, [*REPLICATIONS, *REPLICATIONS][at % 4 :])
 
     run(main())
 
@@ -292,28 +312,30 @@ def test_whoever_is_killed_while_accounts_move_transfers_are_whole_and_done_once
 
     async def main() -> None:
         async with four_nodes_with_tables(tmp_path) as moving:
-            await strike_each(moving, name, ORDERS[name]._replace(copies_count=12), stage)
+            order = ORDERS[name]._replace(copies_count=12)
+            await strike_each(moving, name, order, stage, REPLICATIONS[1:])
 
     run(main())
 
 
-async def strike_each(moving: Moving, name: str, order: Order, stage: str) -> None:
-    for victim in VICTIMS:
+async def strike_each(moving: Moving, name: str, order: Order, stage: str, kinds: Sequence[str]) -> None:
+    for victim, kind in zip(VICTIMS, kinds, strict=False):
         await until_caught(
-            f"{name}: {victim} was never killed {stage}",
-            partial(caught_moving, moving, order, victim, stage),
+            f"{name}: {victim} was never killed {stage} ({kind})",
+            partial(caught_moving, moving, order, victim, stage, kind),
         )
         await moving.go_on()
 
 
-async def caught_moving(moving: Moving, order: Order, victim: str, stage: str) -> bool:
+async def caught_moving(moving: Moving, order: Order, victim: str, stage: str, kind: str) -> bool:
     """Whether one was killed when all of it was so far; in any case it comes to its end, and is undone."""
     operator = await leading(moving.cluster, moving.client)
-    hit = {"operator": operator, "source": order.source, "target": order.target}[victim]
+    source = order.source or await moving.leader_of(kind)
+    hit = {"operator": operator, "source": source, "target": order.target}[victim]
     await moving.before(stage, order.target)
     for process in [moving.begins(f"{line} --no-wait") for line in order.lines]:
         await asyncio.to_thread(process.wait)  # Nodes talk through proxies of this loop.
-    is_caught = await moving.is_seen(operator, stage, order.target)
+    is_caught = await moving.is_seen(operator, stage, order.target, kind)
     if is_caught:
         await moving.killed(hit)
     await moving.cluster.until_registered(moving.client)

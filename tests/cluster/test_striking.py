@@ -64,7 +64,7 @@ async def caught_handing_over(moving: Moving, topic: str, verb: str, victim: str
     if victim == "target" and stage == HANDING_OVER[2]:
         hit = await heir(cluster, client, handing)
     if is_caught:
-        cluster.nodes[hit].kill()
+        await moving.kill(hit)
     cluster.heal()
     if is_caught:
         cluster.nodes[hit].start()
@@ -157,7 +157,7 @@ async def caught_removing_one(moving: Moving, lines: Sequence[str], hit: int, st
         moving.cluster.slow_down(node, SLOW_S)
     command = moving.begins(f"{line} --no-wait")
     is_caught = await is_ordered(moving, command)
-    moving.cluster.nodes[hit].kill()
+    await moving.kill(hit)
     await removed(moving, lines, hit)
     await asyncio.to_thread(command.wait)
     return is_caught
@@ -188,7 +188,7 @@ async def caught_removing_all(moving: Moving, lines: Sequence[str], hit: int, st
         for node in moving.cluster.nodes:  # It is healed, and what was said meanwhile is yet to be heard.
             moving.cluster.slow_down(node, SLOW_S)
         is_caught = await ordered(moving) == set(REPLICATIONS)
-    moving.cluster.nodes[hit].kill()
+    await moving.kill(hit)
     await removed(moving, lines, hit)
     return is_caught
 
@@ -245,13 +245,13 @@ async def caught_calling_off(moving: Moving, line: str, victim: str, stage: str,
     assert await moving.changing() == set(REPLICATIONS)
     is_caught = await moving.is_seen(operator, stage, 4)
     if is_caught and is_away:
-        moving.cluster.nodes[hit].kill()
+        await moving.kill(hit)
         moving.cluster.heal()
     lines = dict.fromkeys(line.format(kind=kind) for kind in REPLICATIONS)
     commands = [moving.begins(each) for each in lines]
     if is_caught and not is_away:
         is_caught = await is_called_off(moving, operator, commands)
-        moving.cluster.nodes[hit].kill()
+        await moving.kill(hit)
     moving.cluster.heal()
     await moving.go_on()
     await has_only_to_come_back(moving, hit, commands)

@@ -145,7 +145,7 @@ async def caught_voting(moving: Moving, line: str, victim: str, stage: str) -> b
             with standing_still(moving, voting.held_as_seen):
                 is_caught = await voting.stays()
                 if is_caught:
-                    moving.cluster.nodes[hit].kill()
+                    await moving.kill(hit)
     moving.cluster.heal()
     if is_caught:
         moving.cluster.nodes[hit].start()
@@ -212,7 +212,7 @@ async def caught_handing_over(moving: Moving, victim: str, stage: str) -> bool:
             await asyncio.sleep(ARRIVED_S)  # By then it was ordered, and the heir has not answered.
         is_caught = await led_by(moving, METADATA, but=held) == (heir if is_last else leads)
         if is_caught:
-            moving.cluster.nodes[hit].kill()
+            await moving.kill(hit)
     moving.cluster.heal()
     if is_caught:
         moving.cluster.nodes[hit].start()
@@ -277,7 +277,7 @@ async def caught(moving: Moving, handed: Handing, victim: str, stage: str) -> bo
     if is_last:
         assert await command.ends() == 0, command.said
     is_caught = is_last or await led_by(moving, handed.partitions[number]) == source
-    moving.cluster.nodes[hit].kill()
+    await moving.kill(hit)
     moving.cluster.heal()
     moving.cluster.nodes[hit].start()
     await moving.go_on()
