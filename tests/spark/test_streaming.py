@@ -10,6 +10,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -89,6 +90,87 @@ def test_available_now_reads_everything_once_in_limited_batches(
     assert max(len(rows) for rows in sink.batches.values()) <= 300
 
 
+class Writer:
+    """Of transactions that nobody aborts but the test, however long it reads meanwhile."""
+
+    def __init__(self, topic: Topic, who: str) -> None:
+        self._topic = topic
+        self.producer = Producer(
+            {
+                "bootstrap.servers": topic.bootstrap,
+                "transactional.id": f"{who}-of-{topic.name}",
+                "transaction.timeout.ms": round(10 * TIMEOUT_S * 1000),
+            }
+        )
+        self.producer.init_transactions(TIMEOUT_S)
+        self.producer.begin_transaction()
+
+    def flush(self, values: list[bytes]) -> None:
+        """To partition 0, where they are settled now, and not committed."""
+        for value in values:
+            self.producer.produce(self._topic.name, value, partition=0)
+        assert self.producer.flush(TIMEOUT_S) == 0
+
+
+def no_transaction_is_open(topic: Topic) -> bool:
+    """What ends a transaction is written a moment after its coordinator has said that it is over."""
+    ends = dict.fromkeys(range(2), -1)
+    with Cluster(topic.bootstrap) as cluster:
+        return cluster.offsets(topic.name, ends, committed=True) == cluster.offsets(topic.name, ends)
+
+
+def test_reading_ends_before_an_open_transaction_without_waiting_and_has_all_of_it_when_it_is_committed(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic, sink = make_topic(2), Sink()
+
+    def send(partition: int, values: list[bytes]) -> None:
+        topic.send([{"value": value, "partition": partition} for value in values])
+
+    def expect_read(values: list[bytes]) -> None:
+        finish(start(spark, topic, sink, tmp_path, startingOffsets="earliest"))
+        assert sink.values == values
+        assert topic.values(spark) == values
+
+    send(0, numbered(10))
+    writer = Writer(topic, "writer")
+    writer.flush(numbered(10, 10))
+    send(0, numbered(10, 20))
+    send(1, numbered(10, 30))
+    expect_read(numbered(10) + numbered(10, 30))
+    writer.flush(numbered(10, 40))
+    expect_read(numbered(10) + numbered(10, 30))
+    writer.producer.commit_transaction(TIMEOUT_S)
+    wait_until(lambda: no_transaction_is_open(topic), "the transaction's end")
+    expect_read(numbered(50))
+
+
+def test_what_was_aborted_is_never_read_wherever_ranges_are_cut(
+    spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Two transactions lie in one another, one of them aborted; tasks and batches begin in the middle of both."""
+    topic, sink = make_topic(2), Sink()
+
+    def expect_read(values: list[bytes]) -> None:
+        finish(start(spark, topic, sink, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="7"))
+        assert sink.values == values
+        assert topic.values(spark, maxRecordsPerPartition="3") == values
+
+    gone, stays = Writer(topic, "gone"), Writer(topic, "stays")
+    for first in range(0, 40, 10):
+        stays.flush(numbered(5, first))
+        gone.flush(numbered(5, first + 5))
+    stays.producer.commit_transaction(TIMEOUT_S)
+    # Behind what the other has begun with, nothing is read while that is open.
+    wait_until(lambda: topic.values(spark) == numbered(5), "what is before the other")
+    expect_read(numbered(5))
+    gone.producer.abort_transaction(TIMEOUT_S)
+    topic.send([{"value": value, "partition": 0} for value in numbered(5, 40)])
+    wait_until(lambda: no_transaction_is_open(topic), "the transaction's end")
+    kept = [value for first in range(0, 50, 10) for value in numbered(5, first)]
+    expect_read(kept)
+
+
 def test_a_batch_waits_until_there_is_enough_or_it_has_waited_for_long_enough(
     spark: SparkSession, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -102,9 +184,12 @@ def test_a_batch_waits_until_there_is_enough_or_it_has_waited_for_long_enough(
         topic.produce(numbered(count, first))
         wait_until(lambda: len(sink.values) == first + count or not query.isActive, f"{count} more")
 
+    topic.produce(
+        numbered(10, 0)
+    )  # All at once: of what comes while it looks, a part would be the first batch.
     query = run("1h")
     try:
-        read(10, 0)  # The first batch waits for nothing.
+        wait_until(lambda: len(sink.values) == 10 or not query.isActive, "what waits for nothing")
         topic.produce(numbered(30, 10))
         time.sleep(WAITS_S)
         assert len(sink.values) == 10
