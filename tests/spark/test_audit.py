@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
-from quorate.audit.findings import Finding
+from quorate.audit.findings import KINDS, Finding
 from quorate.audit.places import Place, places_in
 from quorate.audit.rebuild import PURPOSES
 from quorate.audit.replica import Looked
@@ -36,20 +36,8 @@ from quorate.machine.transaction_words import AddPartitions, BeginProducer, EndP
 from quorate.spark.audit import Report, audit
 from quorate.tables import CreateTable, Insert, Transaction
 from tests.cluster.person import Operator
-from tests.unit.audit.stores import (
-    Batch,
-    Made,
-    bare,
-    change,
-    ended,
-    frames,
-    keyed,
-    number,
-    records,
-    segments,
-    transactional,
-    usual,
-)
+from tests.unit.audit.harm import AT, HARMS, SAVED, change, flip, frames, segments
+from tests.unit.audit.stores import Batch, Made, bare, ended, keyed, number, records, transactional, usual
 from tests.unit.machine.table_support import ACCOUNTS, id_of
 
 pytestmark = pytest.mark.cluster
@@ -61,6 +49,54 @@ TOPICS = {name: name for name in REPLICATIONS} | {"turned": "raft"}
 """And how each is replicated at first."""
 DIFFERS, VALUE, DUPLICATE, SEQUENCE, TABLE, FRAME, PAYLOAD, MISSING, CLEAN = map(number, range(9))
 COMMITTED, ABORTED, OTHERWISE, TWICE, AGREED, HOME, COMPACTED, BEHIND = map(number, range(10, 18))
+CHAIN, GAP, EPOCHS, SHORT, FOOTER, SNAPSHOT = map(number, range(18, 24))
+LOST, STATE, KNOWN, STRANGER = map(number, range(4))
+
+
+def finding(replica: str, partition: bytes, kind: str, first: int, last: int) -> Finding:
+    return Finding(replica, partition.hex(), kind, first, last)
+
+
+WRITTEN = (
+    finding("n2", DIFFERS, "differs", 18, 39),
+    finding("", VALUE, "value", 30, 39),
+    finding("", DUPLICATE, "duplicate", 3, 3),
+    finding("", SEQUENCE, "sequence", 3, 3),
+    finding("n2", TABLE, "table", 20, 20),
+    finding("n2", TABLE, "table", 30, 30),
+    finding("n2", BEHIND, "table", 20, 20),
+    finding("n2", BEHIND, "table", 30, 30),
+    finding("", COMMITTED, "decided", 1, 1),
+    finding("", ABORTED, "decided", 1, 1),
+    finding("", OTHERWISE, "decided", 1, 1),
+    finding("", TWICE, "marker", 3, 3),
+)
+"""What nodes have written wrongly, whole on their disks."""
+HARMED = {
+    "missing": (3, MISSING),
+    "short": (2, SHORT),
+    "frame": (1, FRAME),
+    "payload": (3, PAYLOAD),
+    "chain": (1, CHAIN),
+    "gap": (2, GAP),
+    "epochs": (3, EPOCHS),
+    "footer": (1, FOOTER),
+    "snapshot": (2, SNAPSHOT),
+}
+"""What happens to segments and snapshots: of which node, and which partition. All other copies are whole."""
+BROKEN = {
+    "lost": (1, LOST),
+    "state": (1, STATE),
+    "journal": (2, KNOWN),
+    "stranger": (2, STRANGER),
+    "store": (3, KNOWN),
+}
+"""What happens to directories as a whole."""
+NOTICED = finding("n2", KNOWN, "known", AT, AT)
+
+
+def harmed(places: list[Place], harms: dict[str, tuple[int, Partition]]) -> list[Finding]:
+    return [HARMS[kind](places[node - 1], partition) for kind, (node, partition) in harms.items()]
 
 
 def audited(spark: SparkSession, places: list[Place]) -> Report:
@@ -80,22 +116,24 @@ def with_sequences(*sequences: int) -> list[Batch]:
     return [records(n, producer=7, sequence=sequence) for n, sequence in enumerate(sequences)]
 
 
-def other_tables(batches: list[Batch], last: int) -> tuple[bytes, bytes]:
-    """Of a snapshot as it would be if the last transactions up to it had not been."""
+def tables_at(batches: list[Batch], last: int, *, forgotten_count: int) -> tuple[bytes, bytes]:
+    """Of a snapshot: as it would be if the last transactions had not been, or, if none is forgotten, as it is."""
     tables, tally = Tables(), Tally()
     for offset, batch in enumerate(batches[: last + 1]):
         header = Header(1, offset, 1, len(batch.payload), Kind.RECORDS)
         tally.settle(header, 0, batch.payload)
-        if offset < last - 2:
+        if offset <= last - forgotten_count:
             tables.settle(header, 0, batch.payload)
     return tally.snapshot(), b"".join(tables.snapshot_pieces())
 
 
-def save_other_tables(store: Made, partition: Partition, batches: list[Batch], last: int) -> None:
+def save_tables(
+    store: Made, partition: Partition, batches: list[Batch], last: int, *, forgotten_count: int = 0
+) -> None:
     (entry,) = store.world.read(last, last, partition)
-    tally, tables = other_tables(batches, last)
+    tally, tables = tables_at(batches, last, forgotten_count=forgotten_count)
     data = encode_manifest(Manifest(entry.header.id, entry.checksum, tally, tables))
-    store.world.store.save_snapshot(partition, entry.header.id, entry.checksum, data, lambda error: None)
+    store.save_snapshot(partition, entry.header.id, entry.checksum, data)
 
 
 def decisions() -> list[Batch]:
@@ -129,6 +167,16 @@ def add_transactions(store: Made) -> None:
     store.add(HOME, decisions(), purpose="transactions")
 
 
+def add_what_is_to_be_harmed(store: Made, batches: list[Batch]) -> None:
+    """More is asked of these logs than that they are alike: what is harmed must not be missed there, too."""
+    store.add(CHAIN, batches, purpose="tables")
+    store.add(GAP, transacted(25, *((number_, True) for number_ in range(1, 21))))
+    for partition in (EPOCHS, SHORT, FOOTER):
+        store.add(partition, with_sequences(*range(40)))
+    store.add(SNAPSHOT, batches, purpose="tables")
+    save_tables(store, SNAPSHOT, batches, 25)
+
+
 def made(directory: Path, node: int) -> Place:
     """One of three copies; the second stands alone: it has settled something else here and there."""
     store = Made()
@@ -150,10 +198,11 @@ def made(directory: Path, node: int) -> Place:
     for partition in (FRAME, PAYLOAD, MISSING, CLEAN):
         store.add(partition, usual())
     add_transactions(store)
+    add_what_is_to_be_harmed(store, batches)
     store.add(COMPACTED, keyed())
     if node == 2:
         for partition in (TABLE, BEHIND):
-            save_other_tables(store, partition, batches, 20)
+            save_tables(store, partition, batches, 20, forgotten_count=3)
     if node == 3:  # Copies are compacted each at its own time.
         store.compact(COMPACTED)
     store.rest()
@@ -162,46 +211,50 @@ def made(directory: Path, node: int) -> Place:
 
 def test_what_is_planted_is_found_and_only_that(spark: SparkSession, tmp_path: Path) -> None:
     places = [made(tmp_path / f"n{n}", n) for n in (1, 2, 3)]
-    change(segments(places[0], FRAME)[1], lambda content: content.__setitem__(40, content[40] ^ 1))
-    first = int(segments(places[0], FRAME)[1].stem)
-    change(segments(places[2], PAYLOAD)[0], lambda c: c.__setitem__(frames(c)[2] + 300, 7))
     change(segments(places[0], COMPACTED)[0], lambda c: c.__setitem__(frames(c)[3] + 300, 77))
-    gone, following = segments(places[2], MISSING)[1:3]
-    gone.unlink()
+    planted = [*WRITTEN, finding("n1", COMPACTED, "payload", 3, 3), *harmed(places, HARMED)]
     report = audited(spark, places)
-    last = int(following.stem) - 1
-
-    def finding(replica: str, partition: bytes, kind: str, low: int, high: int) -> Finding:
-        return Finding(replica, partition.hex(), kind, low, high)
-
-    assert bare(report.findings) == sorted(
-        [
-            finding("n2", DIFFERS, "differs", 18, 39),
-            finding("", VALUE, "value", 30, 39),
-            finding("", DUPLICATE, "duplicate", 3, 3),
-            finding("", SEQUENCE, "sequence", 3, 3),
-            finding("n2", TABLE, "table", 20, 20),
-            finding("n2", TABLE, "table", 30, 30),
-            finding("n2", BEHIND, "table", 20, 20),
-            finding("n2", BEHIND, "table", 30, 30),
-            finding("n1", FRAME, "frame", first, first),
-            finding("n3", PAYLOAD, "payload", 2, 2),
-            finding("n3", MISSING, "missing", int(gone.stem), last),
-            finding("n1", COMPACTED, "payload", 3, 3),
-            finding("", COMMITTED, "decided", 1, 1),
-            finding("", ABORTED, "decided", 1, 1),
-            finding("", OTHERWISE, "decided", 1, 1),
-            finding("", TWICE, "marker", 3, 3),
-        ]
-    )
+    assert bare(report.findings) == sorted(planted)
     (contrary,) = [each for each in report.findings if each.partition == OTHERWISE.hex()]
     assert contrary.detail == "transaction 1 of producer 23 is aborted here, and committed by its coordinator"
-    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 2, "raft": 14}
-    assert report.copies_count == 54
-    assert report.states_count == 8, (
-        "of two tables and a home, all copies but the one that has settled nothing"
+    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 2, "raft": 20}
+    assert report.copies_count == 72
+    assert report.states_count == 13, (
+        "of four tables and a home, all copies but the one that has settled nothing, and the one with a stale entry"
     )
     assert report.entries_count > 1500
+
+
+def made_to_break(directory: Path, node: int) -> Place:
+    """One of three copies, the second of which has come upon damage. Some of the last is in the journal alone."""
+    store = Made()
+    store.add(STATE, transactions(), purpose="tables")
+    for partition in (LOST, KNOWN):
+        store.add(partition, with_sequences(*range(40)))
+    store.rest()
+    if node == 2:
+        store.learn_of_damage(KNOWN, flip(AT, 30))
+    for sequence in range(40, 43):
+        store.append(LOST, records(sequence, producer=7, sequence=sequence))
+    store.save(STATE, SAVED)
+    return store.write(directory)
+
+
+def test_what_happens_to_directories_is_found_and_only_that(spark: SparkSession, tmp_path: Path) -> None:
+    """Of one nothing is left; the others have lost something each, and agree."""
+    places = [made_to_break(tmp_path / f"n{n}", n) for n in (1, 2, 3)]
+    planted = [NOTICED, *harmed(places, BROKEN)]
+    report = audited(spark, places)
+    assert bare(report.findings) == sorted(planted)
+    assert report.replicas == ["n1", "n2", "n3"]
+    assert report.copies_count == 8
+    assert report.protocols == {"raft": 4}
+
+
+def test_every_kind_is_planted() -> None:
+    """And so it goes through the whole audit: those who plant them ask for exactly these."""
+    planted = {NOTICED.kind, *(each.kind for each in WRITTEN), *HARMED, *BROKEN}
+    assert planted == set(KINDS)
 
 
 # ---- what comes to the driver ----

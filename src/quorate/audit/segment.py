@@ -139,18 +139,23 @@ class Scan:
         self.damage: list[Damage] = []
 
     def entries(self) -> Iterator[Entries]:
-        end = self._stretch.end
-        while self._position < end:
+        while not self._is_through():
             found, need = self._follow()
             if found is not None:
                 yield found
-            if need is None or (need and not self._load(need)):
+            if not self._is_through() and (need is None or (need and not self._load(need))):
                 self._pass_over()
-        reached = self._before, self._checksum
-        known = self._stretch.last, self._stretch.last_checksum
-        if reached != known and not (self.damage and self.damage[-1].last >= known[0].offset):
-            said = f"its entries end with {reached[0]}, and {known[0]} was flushed"
-            self.damage.append(Damage("chain", reached[0].offset + 1, known[0].offset, said))
+        reached, known = self._before, self._stretch.last
+        if not self._is_at_last() and not (self.damage and self.damage[-1].last >= known.offset):
+            said = f"its entries end with {reached}, and {known} was flushed"
+            self.damage.append(Damage("chain", reached.offset + 1, known.offset, said))
+
+    def _is_through(self) -> bool:
+        """Where entries are missing, the last one lies ahead of its place: what is behind it is none of the log."""
+        return self._position >= self._stretch.end or self._is_at_last()
+
+    def _is_at_last(self) -> bool:
+        return (self._before, self._checksum) == (self._stretch.last, self._stretch.last_checksum)
 
     def _load(self, need: int) -> bool:
         """Read on from the position; False if the file has not so many bytes."""

@@ -1,4 +1,4 @@
-"""Directories of replicas, made by the store itself, and one thing that goes wrong with each."""
+"""Directories of replicas, made by the store itself, and what each says of itself."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from quorate.audit.places import Place
 from quorate.audit.replica import Looked
 from quorate.audit.segment import Scan
 from quorate.batch import TRANSACTIONAL, encode_records, stamp
-from quorate.core.entry import NOWHERE, Header, Kind, Member, Partition, partition_of
+from quorate.core.entry import NOWHERE, EntryId, Header, Kind, Member, Partition, partition_of
 from quorate.core.generation import Generation
 from quorate.host.replicas import ReplicaRecord, encode_record
 from quorate.machine.markers import Marker, encode_marker
-from quorate.storage.frame import FRAME_MAGIC
-from quorate.storage.journal import ROUND_MAGIC
+from quorate.storage.segment import directory_of
 from quorate.storage.surviving import Survivors
 from tests.unit.storage.harness import World
 
@@ -118,6 +117,27 @@ class Made:
             store.note_commit(partition, offset)
         self.world.run()
 
+    def save(self, partition: Partition, state: bytes) -> None:
+        self.world.save(state, partition)
+        self.world.run()
+
+    def save_snapshot(self, partition: Partition, last: EntryId, checksum: int, data: bytes) -> None:
+        done: list[Exception | None] = []
+        self.world.store.save_snapshot(partition, last, checksum, data, done.append)
+        self.world.run()
+        assert done == [None]
+
+    def learn_of_damage(self, partition: Partition, edit: Callable[[bytearray], object]) -> None:
+        """The first segment is harmed, and the node comes upon it, and knows."""
+        files = {name: self.world.disk.content(name) for name in self.world.disk.files()}
+        name = f"{directory_of(partition)}/{0:020d}.log"
+        content = bytearray(files[name])
+        edit(content)
+        self.world = World(files={**files, name: bytes(content)})
+        self.world.open()
+        assert self.world.check(partition)
+        self.rest()
+
     def rest(self) -> None:
         """Write elsewhere until a new generation of the journal begins: then segments hold what was before."""
         shared = self.world.store._shared
@@ -158,34 +178,7 @@ class Made:
         return Place(directory.name, str(directory))
 
 
-# ---- harm ----
-
-
-def segments(place: Place, partition: Partition) -> list[Path]:
-    name = f"{partition[:16].hex()}-{int.from_bytes(partition[16:], 'big')}"
-    return sorted((Path(place.store) / "partitions" / name).glob("0*.log"))
-
-
-def change(path: Path, edit: Callable[[bytearray], object]) -> None:
-    content = bytearray(path.read_bytes())
-    edit(content)
-    path.write_bytes(bytes(content))
-
-
-def frames(content: bytes | bytearray) -> list[int]:
-    found, at = [], content.find(FRAME_MAGIC)
-    while at >= 0:
-        found.append(at)
-        at = content.find(FRAME_MAGIC, at + 1)
-    return found
-
-
-def rounds(content: bytes | bytearray) -> list[int]:
-    found, at = [], content.find(ROUND_MAGIC)
-    while at >= 0:
-        found.append(at)
-        at = content.find(ROUND_MAGIC, at + 1)
-    return found
+# ---- what is found ----
 
 
 def found_in(place: Place) -> list[Finding]:

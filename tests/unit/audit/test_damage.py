@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 
 from quorate.audit import segment
 from quorate.audit.findings import KINDS, Finding
@@ -15,21 +12,9 @@ from quorate.audit.places import NotANode, Place, places_in
 from quorate.audit.replica import Looked
 from quorate.audit.segment import Damage, Scan, Stretch
 from quorate.core.entry import EntryId
-from quorate.storage.frame import FRAME_HEAD_BYTES, parse
-from tests.unit.audit.stores import (
-    Made,
-    bare,
-    change,
-    found_in,
-    frames,
-    keyed,
-    number,
-    record,
-    records,
-    rounds,
-    segments,
-    usual,
-)
+from quorate.storage.frame import FRAME_HEAD_BYTES
+from tests.unit.audit.harm import HARMS, SAVED, change, directory, flip, frames, segments
+from tests.unit.audit.stores import Made, bare, found_in, keyed, number, records, usual
 
 P = number(0)
 
@@ -88,36 +73,21 @@ def test_wherever_blocks_end(place: Place, monkeypatch: pytest.MonkeyPatch, bloc
     assert bare(found_in(place)) == said("payload", 3, 3)
 
 
-def flip(at_frame: int, byte: int) -> Callable[[bytearray], object]:
-    def edit(content: bytearray) -> None:
-        content[frames(content)[at_frame] + byte] ^= 1
-
-    return edit
+WRITTEN_FIRST = "journal", "lost", "state", "snapshot"
+"""To harm these, something has to be written to the journal, or saved, that the usual place has not: see below."""
 
 
-def doubled(content: bytearray) -> None:
-    starts = frames(content)
-    content[starts[3] : starts[4]] = content[starts[2] : starts[3]]
+@pytest.mark.parametrize("kind", [kind for kind in HARMS if kind not in WRITTEN_FIRST])
+def test_what_is_harmed_is_told_and_nothing_else(place: Place, kind: str) -> None:
+    partition = number(9) if kind == "stranger" else P
+    harmed = HARMS[kind](place, partition)
+    assert harmed.kind == kind
+    assert bare(found_in(place)) == [harmed]
 
 
-def of_an_older_epoch(content: bytearray) -> None:
-    at = frames(content)[3]
-    struct.pack_into(">Q", content, at + 28, 0)
-    struct.pack_into(">I", content, at + 76, crc32c(bytes(content[at : at + 76])))
-
-
-@pytest.mark.parametrize(
-    ("kind", "edit"),
-    [
-        ("frame", flip(3, 30)),
-        ("payload", flip(3, FRAME_HEAD_BYTES + 200)),
-        ("chain", doubled),
-        ("epochs", of_an_older_epoch),
-    ],
-)
-def test_damage_inside_of_a_segment(place: Place, kind: str, edit: Callable[[bytearray], object]) -> None:
-    change(segments(place, P)[0], edit)
-    assert bare(found_in(place)) == said(kind, 3, 3)
+def test_the_entry_that_is_harmed_is_named(place: Place) -> None:
+    change(segments(place, P)[0], flip(5, 30))
+    assert bare(found_in(place)) == said("frame", 5, 5)
 
 
 def test_two_places_are_two_findings(place: Place) -> None:
@@ -138,65 +108,41 @@ def test_a_segment_that_is_gone_or_cut(place: Place) -> None:
     assert [each.kind for each in found_in(place)] == ["missing", "short"]
 
 
-def test_a_footer_that_is_damaged(place: Place) -> None:
+def test_entries_that_end_elsewhere(place: Place) -> None:
     path = segments(place, P)[0]
-    change(path, lambda content: content.__setitem__(-20, content[-20] ^ 1))
-    assert bare(found_in(place)) == said("footer", 0, 0)
-
-
-def test_entries_missing_between_others(tmp_path: Path, place: Place) -> None:
-    path = segments(place, P)[0]
-    content = path.read_bytes()
-    starts = frames(content)
-    kept = content[starts[0] : starts[2]] + content[starts[4] : starts[6]]
-    path.write_bytes(kept)
-    last, _ = parse(content, starts[5])
-    disk = Looked(place).disk
+    starts = frames(path.read_bytes())
     file = str(path.relative_to(place.store))
-    scan = Scan(disk, P, Stretch(file, 0, EntryId(0, -1), 0, len(kept), last.header.id, last.checksum))
-    read = [offset for entries in scan.entries() for offset in entries.offset.tolist()]
-    assert read == [0, 1, 4, 5]
-    assert [(each.kind, each.first, each.last) for each in scan.damage] == [("gap", 2, 3)]
     short = Stretch(file, 0, EntryId(0, -1), 0, starts[2], EntryId(1, 5), 7)
-    other = Scan(disk, P, short)
-    assert sum(len(entries) for entries in other.entries()) == 2
-    (ends_elsewhere,) = other.damage
+    scan = Scan(Looked(place).disk, P, short)
+    assert sum(len(entries) for entries in scan.entries()) == 2
+    (ends_elsewhere,) = scan.damage
     assert isinstance(ends_elsewhere, Damage)
     assert (ends_elsewhere.kind, ends_elsewhere.first, ends_elsewhere.last) == ("chain", 2, 5)
+
+
+def test_what_is_behind_a_gap_is_read(place: Place) -> None:
+    HARMS["gap"](place, P)
+    looked = Looked(place)
+    scan = Scan(looked.disk, P, looked.facts[P].stretches[0])
+    read = [offset for entries in scan.entries() for offset in entries.offset.tolist()]
+    assert read == [0, 1, 2, 5, 6, 7, 8]
+    assert [(each.kind, each.first, each.last) for each in scan.damage] == [("gap", 3, 4)]
 
 
 def test_a_snapshot_that_is_damaged(tmp_path: Path) -> None:
     store = made()
     head = store.world.store.head(P)
-    done: list[Exception | None] = []
-    store.world.store.save_snapshot(P, head, 7, b"state" * 1000, done.append)
-    store.world.run()
-    assert done == [None]
+    store.save_snapshot(P, head, 7, b"state" * 1000)
     place = store.write(tmp_path / "n1")
     assert found_in(place) == []
-    (path,) = segments(place, P)[0].parent.glob("snapshot-*")
-    change(path, lambda content: content.__setitem__(1000, content[1000] ^ 1))
-    assert bare(found_in(place)) == said("snapshot", head.offset, head.offset)
+    harmed = HARMS["snapshot"](place, P)
+    assert bare(found_in(place)) == [harmed] == said("snapshot", head.offset, head.offset)
 
 
 def test_damage_that_the_node_knows_of(tmp_path: Path) -> None:
     store = made()
-    name = next(name for name in store.world.disk.files() if name.endswith("/00000000000000000000.log"))
-    files = {each: store.world.disk.content(each) for each in store.world.disk.files()}
-    content = bytearray(files[name])
-    flip(3, 30)(content)
-    damaged = Made()
-    damaged.world = type(store.world)(files={**files, name: bytes(content)})
-    damaged.world.open()
-    (span,) = damaged.world.check(P)
-    assert (span.first_offset, span.last.offset) == (3, 3)
-    damaged.rest()
-    assert bare(found_in(damaged.write(tmp_path / "n1"))) == said("known", 3, 3)
-
-
-def newest(place: Place, name: str) -> Path:
-    """The journal (or second place) of the generation that lives."""
-    return max(Path(place.store).glob(f"{name}.?"), key=lambda path: path.read_bytes()[8:16])
+    store.learn_of_damage(P, flip(3, 30))
+    assert bare(found_in(store.write(tmp_path / "n1"))) == said("known", 3, 3)
 
 
 def test_entries_that_the_journal_has_lost(tmp_path: Path) -> None:
@@ -205,15 +151,8 @@ def test_entries_that_the_journal_has_lost(tmp_path: Path) -> None:
         store.append(P, records(number_, epoch=2))
     place = store.write(tmp_path / "n1")
     assert found_in(place) == []
-    journal = newest(place, "journal")
-
-    def wipe(content: bytearray) -> None:
-        for start in rounds(content)[1:]:
-            content[start : start + 400] = bytes(400)
-
-    change(journal, wipe)
-    found = found_in(place)
-    assert [(each.kind, each.last) for each in found] == [("lost", 42)]
+    harmed = HARMS["lost"](place, P)
+    assert bare(found_in(place)) == [harmed] == said("lost", 40, 42)
 
 
 def test_a_journal_that_is_damaged_where_nothing_is_lost(tmp_path: Path) -> None:
@@ -221,42 +160,23 @@ def test_a_journal_that_is_damaged_where_nothing_is_lost(tmp_path: Path) -> None
     for number_ in range(3):
         store.append(P, records(number_, epoch=2))
     place = store.write(tmp_path / "n1")
-    marks = newest(place, "marks")
-    change(
-        marks,
-        lambda content: content.__setitem__(rounds(content)[1] + 60, content[rounds(content)[1] + 60] ^ 1),
-    )
-    assert bare(found_in(place)) == said("journal", partition="")
+    harmed = HARMS["journal"](place, P)
+    assert bare(found_in(place)) == [harmed] == said("journal", partition="")
 
 
 def test_a_state_that_neither_place_has(tmp_path: Path) -> None:
     store = made()
-    store.world.save(record(state=77), P)
-    store.world.run()
+    store.save(P, SAVED)
     place = store.write(tmp_path / "n1")
     assert found_in(place) == []
-    wanted = record(state=77)
-    for name in ("journal", "marks"):
-        path = newest(place, name)
-        content = path.read_bytes()
-        path.write_bytes(content.replace(wanted, bytes(len(wanted))))
-    assert bare(found_in(place)) == said("state")
-
-
-def test_a_store_of_which_nothing_is_left(place: Place) -> None:
-    for path in Path(place.store).glob("journal.?"):
-        path.write_bytes(bytes(1000))
-    for path in Path(place.store).glob("marks.?"):
-        path.write_bytes(bytes(1000))
-    assert bare(found_in(place)) == said("store", partition="")
+    harmed = HARMS["state"](place, P)
+    assert bare(found_in(place)) == [harmed] == said("state")
 
 
 def test_files_that_the_journal_does_not_know(place: Place) -> None:
-    other = Path(place.store) / "partitions" / f"{bytes(16).hex()}-9"
-    other.mkdir()
-    (other / "00000000000000000000.log").write_bytes(b"x")
+    HARMS["stranger"](place, number(9))
     (found,) = found_in(place)
-    assert (found.kind, found.detail) == ("stranger", f"partitions/{other.name}")
+    assert (found.kind, found.detail) == ("stranger", f"partitions/{directory(place, number(9)).name}")
 
 
 def test_nothing_is_written(place: Place) -> None:
