@@ -30,7 +30,7 @@ def test_a_stream_reads_and_writes_with_tls_and_a_password(spark: SparkSession, 
         admin = AdminClient(cluster.client_settings(ANN, PASSWORD))
         for made in admin.create_topics([NewTopic(name, 2, 1) for name in ("source", "target")]).values():
             made.result(TIMEOUT_S)
-        # As in Spark's Kafka source: what librdkafka has, behind a word.
+        # As librdkafka calls them, behind a word; and as Spark's Kafka source has them, which are Java's.
         options = {f"kafka.{name}": value for name, value in cluster.client_settings(ANN, PASSWORD).items()}
 
         rows = spark.createDataFrame([(value,) for value in numbered(100)], "value binary")
@@ -41,7 +41,16 @@ def test_a_stream_reads_and_writes_with_tls_and_a_password(spark: SparkSession, 
         checkpoint = str(tmp_path / "checkpoint")
         finish(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
 
-        found = spark.read.format("quorate").options(**read | {"subscribe": "target"}).load().collect()
+        of_java = {
+            "kafka.bootstrap.servers": cluster.bootstrap,
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.location": cluster.authority.ca,
+            "kafka.sasl.mechanism": "SCRAM-SHA-256",
+            "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            f'username="{ANN}" password="{PASSWORD}";',
+        }
+        found = spark.read.format("quorate").options(subscribe="target", **of_java).load().collect()
         assert sorted(bytes(row.value) for row in found) == numbered(100)
         wrong = read | {"kafka.sasl.password": "battery staple"}
         with pytest.raises(PySparkException, match="does not let 'ann' in"):

@@ -25,14 +25,17 @@ VALUE_FORMATS = ("raw", "json", "arrow")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SECURITY = {
     "kafka.security.protocol": "",
-    "kafka.ssl.ca.location": "ca",
+    kafka_options.CA: "ca",
     "kafka.ssl.certificate.location": "cert",
     "kafka.ssl.key.location": "key",
-    "kafka.sasl.mechanism": "mechanism",
-    "kafka.sasl.username": "user",
-    "kafka.sasl.password": "password",
+    kafka_options.MECHANISM: "mechanism",
+    kafka_options.USER: "user",
+    kafka_options.PASSWORD: "password",
+    **dict.fromkeys(kafka_options.OF_JAVA, ""),
 }
-"""As librdkafka calls them: files in PEM format, which every executor finds under the same name."""
+"""As librdkafka calls them: files in PEM format, which every executor finds under the same name.
+And as Java's client does, whose Spark's Kafka source has.
+"""
 NAMES = (
     "kafka.bootstrap.servers",
     "bootstrap",
@@ -532,15 +535,23 @@ def _security(options: Mapping[str, str]) -> Security | None:
         raise WrongOption(
             f"option 'kafka.security.protocol': {protocol!r} is unknown; there is: {', '.join(PROTOCOLS)}"
         )
-    given = {field: options[name] for name, field in SECURITY.items() if field and options.get(name)}
     has_tls, has_password = protocol.endswith("SSL"), protocol.startswith("SASL")
-    for name, field in SECURITY.items():
-        if field in given and not (has_tls if name.startswith("kafka.ssl") else has_password):
+    means = {"security": True, "ssl": has_tls, "sasl": has_password}
+    for name in SECURITY:
+        if options.get(name) and not means[name.split(".")[1]]:
             raise WrongOption(
                 f"option {name!r} says nothing with 'kafka.security.protocol' {protocol}; change one"
             )
+    try:
+        said = kafka_options.as_librdkafka(options)
+    except ValueError as error:
+        raise WrongOption(str(error)) from None
+    given = {field: said[name] for name, field in SECURITY.items() if field and said.get(name)}
     if has_password and not given.keys() >= {"user", "password"}:
-        raise WrongOption(f"{protocol} needs the options 'kafka.sasl.username' and 'kafka.sasl.password'")
+        raise WrongOption(
+            f"{protocol} needs the options 'kafka.sasl.username' and 'kafka.sasl.password', or "
+            f"{kafka_options.JAAS!r}"
+        )
     try:
         return Security(tls=has_tls, **given) if has_tls or has_password else None
     except ValueError as error:

@@ -132,6 +132,63 @@ def test_security_is_as_librdkafka_calls_it() -> None:
     assert "horse" not in repr(parse_options(LEAST | PASSWORD))
 
 
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+LOGIN = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.jaas.config": f'{SCRAM_MODULE} required username="ann" password="correct horse";',
+}
+JAAS = "kafka.sasl.jaas.config"
+STORE = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "ca.pem"}
+
+
+def test_security_may_be_as_java_calls_it() -> None:
+    store = {"kafka.ssl.truststore.location": "ca.pem", "kafka.ssl.truststore.type": "PEM"}
+    of_kafka = LOGIN | store | {"kafka.sasl.mechanism": "SCRAM-SHA-512"}
+    expected = Security(
+        tls=True, ca="ca.pem", user="ann", password="correct horse", mechanism="SCRAM-SHA-512"
+    )
+    assert parse_options(LEAST | of_kafka).security == expected
+    assert parse_write_options(OF_A_KAFKA_SINK | of_kafka).security == expected
+    table = {"bootstrap": "localhost:9092", "table": "bank/accounts"}
+    assert parse_table_options(table | of_kafka, writes=True).security == expected
+    assert "horse" not in repr(parse_options(LEAST | of_kafka))
+
+
+@pytest.mark.parametrize(
+    ("text", "user", "password", "mechanism"),
+    [
+        (f'{SCRAM_MODULE} required username="ann" password="pw";', "ann", "pw", "SCRAM-SHA-256"),
+        (f'{PLAIN_MODULE} required\n  username="ann"\n  password="pw";\n', "ann", "pw", "PLAIN"),
+        (f"kafkashaded.{PLAIN_MODULE} Sufficient password = 'p\"w' username=ann ;", "ann", 'p"w', "PLAIN"),
+        (rf'{PLAIN_MODULE} required username="a\"n" password="\\;=\x\101\n";', 'a"n', "\\;=xA\n", "PLAIN"),
+    ],
+)
+def test_who_logs_in_is_read_as_java_reads_it(text: str, user: str, password: str, mechanism: str) -> None:
+    assert parse_options(LEAST | LOGIN | {JAAS: text}).security == Security(
+        tls=True, user=user, password=password, mechanism=mechanism
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "secret",
+        f'{PLAIN_MODULE} username="ann" password="secret";',
+        f'{PLAIN_MODULE} required username="ann" password="secret"',
+        f'{PLAIN_MODULE} required username="ann" password="secret;',
+        f'{PLAIN_MODULE} required username="ann"password="secret";',
+        f'{PLAIN_MODULE} required username="" password="secret";',
+        f'{PLAIN_MODULE} required username="ann" password="secret"; {PLAIN_MODULE} required;',
+    ],
+)
+def test_a_login_that_cannot_be_read_is_said_without_the_password_that_is_in_it(text: str) -> None:
+    with pytest.raises(WrongOption, match=r"'kafka.sasl.jaas.config' is not of this form: org\.") as raised:
+        parse_options(LEAST | LOGIN | {JAAS: text})
+    assert "secret" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -166,6 +223,28 @@ def test_security_is_as_librdkafka_calls_it() -> None:
         (PASSWORD | {"kafka.sasl.password": ""}, "SASL_SSL needs the options 'kafka.sasl.username'"),
         (PASSWORD | {"kafka.sasl.mechanism": "GSSAPI"}, "mechanism 'GSSAPI' is unknown"),
         (PASSWORD | {"kafka.ssl.key.location": "k"}, "a certificate and its key belong together"),
+        (LOGIN | {"kafka.security.protocol": "SSL"}, "'kafka.sasl.jaas.config' says nothing with"),
+        (
+            LOGIN | {JAAS: "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;"},
+            "com.sun.security.auth.module.Krb5LoginModule is not done here; there is: org.apache.kafka.common.",
+        ),
+        (
+            LOGIN | {JAAS: f'{SCRAM_MODULE} required username="a" password="b" tokenauth="true";'},
+            "'tokenauth' is not done here, only 'username' and 'password'",
+        ),
+        (
+            LOGIN | {"kafka.sasl.mechanism": "PLAIN"},
+            "ScramLoginModule is not for 'kafka.sasl.mechanism' PLAIN",
+        ),
+        (LOGIN | {"kafka.sasl.username": "bob"}, "'kafka.sasl.username' say the same; give one of them"),
+        (STORE, "only Java reads stores of type JKS; write its certificates to a file in PEM format"),
+        (STORE | {"kafka.ssl.truststore.type": "PKCS12"}, "stores of type PKCS12"),
+        (
+            STORE | {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.password": "changeit"},
+            "'kafka.ssl.truststore.password': a file in PEM format has none; leave it out",
+        ),
+        (STORE | {"kafka.ssl.ca.location": "x"}, "'kafka.ssl.ca.location' say the same; give one of them"),
+        ({"kafka.ssl.truststore.location": "x"}, "'kafka.ssl.truststore.location' says nothing with"),
         ({"startingOffsets": "first"}, "'first' is not earliest, latest, or offsets"),
         ({"startingOffsets": '{"events": 5}'}, "is not earliest"),
         ({"startingOffsets": '{"events": {"0": -3}}'}, "is not earliest"),
