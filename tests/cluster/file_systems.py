@@ -34,7 +34,7 @@ def file_system(image: Path, at: Path, *, size: int) -> Iterator[None]:
     try:
         yield
     finally:
-        _run("umount", str(at))
+        _run("umount", "--lazy", str(at))  # Whatever went wrong above may still have a file open.
         image.unlink()
 
 

@@ -21,6 +21,8 @@ GROUP = "bank"
 TASKS_COUNT = 20
 SHORT_S = 2.0
 """For what never comes about."""
+LONG_S = 30.0
+"""For what does, on a machine that is busy: hashing a password takes a while."""
 
 
 @pytest.fixture(scope="module")
@@ -47,20 +49,21 @@ async def counted(bootstrap: str, name: str, how: Security) -> object:
         return row and row.values[1]
 
 
-async def asked(bootstrap: str, how: Security | None) -> None:
-    async with AsyncTableGroup(bootstrap, GROUP, security=how, timeout_s=SHORT_S) as bank:
+async def asked(bootstrap: str, how: Security | None, timeout_s: float) -> None:
+    async with AsyncTableGroup(bootstrap, GROUP, security=how, timeout_s=timeout_s) as bank:
         await bank.describe()
 
 
 def refusals(bootstrap: str, how: Security | None, kind: type[ClientError]) -> tuple[str, str]:
     """What the synchronous client says, and what the one for asyncio does; in neither there is a password."""
+    timeout_s = SHORT_S if kind is Unreachable else LONG_S
     with (
-        TableGroup(bootstrap, GROUP, security=how, timeout_s=SHORT_S) as bank,
+        TableGroup(bootstrap, GROUP, security=how, timeout_s=timeout_s) as bank,
         pytest.raises(kind) as one,
     ):
         bank.describe()
     with pytest.raises(kind) as other:
-        asyncio.run(asked(bootstrap, how))
+        asyncio.run(asked(bootstrap, how, timeout_s))
     for raised in (one, other):
         told = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + repr(how)
         assert how is None or not how.password or how.password not in told

@@ -30,7 +30,7 @@ TOPIC, TABLES = "topic", "tables"
 _NAME = re.compile(r"(?P<backup>[^/]+)/manifest-(?P<number>[0-9]{8})-(?P<sha256>[0-9a-f]{64})\.json")
 _BACKUP = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
 _OF_BACKUP = re.compile(r"[^/]+/(?:manifest-.*|data/.*)")
-_DATA = re.compile(r"[^/]+/data/(?:[0-9]{5}-[0-9]{20}\.batches|[0-9]{20}-[0-9]{4}\.tables)")
+_DATA = re.compile(r"[^/]+/data/(?:[0-9]{5}-[0-9]{20}\.batches|[0-9]{20}-[0-9]{4,}\.tables)")
 
 
 class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,6 +209,11 @@ def begin(place: Place, backup: str) -> None:
             f"{place}: {backup} {_NO_MANIFEST}; put it back, choose another place, or remove {backup}/data there"
         )
     place.write(begun, b"")
+
+
+def has_begun(place: Place, backup: str) -> None:
+    """A manifest is there: whoever loses it later must not find that its `create` was only begun."""
+    place.remove(begun_name(backup))
 
 
 def write(place: Place, manifest: Manifest) -> None:

@@ -56,13 +56,13 @@ def save_topic(
     file_bytes_max: int = FILE_BYTES_MAX,
 ) -> Saved:
     """Raises Stopped, BackupError and ClientError; what was saved until then is there in any case."""
-    before = expect_same(place, source, TOPIC)
-    if before is not None:
-        _expect_whole(place, before)
     cluster.expect(source.name, source.id)
     numbers = range(source.partitions)
     starts = cluster.offsets(source.name, dict.fromkeys(numbers, EARLIEST))
     ends = cluster.offsets(source.name, dict.fromkeys(numbers, LATEST))
+    before = expect_same(place, source, TOPIC)
+    if before is not None:
+        _expect_whole(place, before)
     old = before.partitions if before is not None else ()
     parts = []
     for number in numbers:
@@ -76,7 +76,10 @@ def save_topic(
 
 
 def expect_same(place: Place, source: Source, kind: str) -> Manifest | None:
-    """The backup that this one is to be added to, if there is one; raises WrongBackup."""
+    """The backup that this one is to be added to, or begin one; raises WrongBackup.
+
+    Once it is known that there is something to be saved: a first try that fails before that leaves nothing.
+    """
     before = manifests.newest_or_none(place, source.name)
     if before is None:
         manifests.begin(place, source.name)
@@ -85,6 +88,8 @@ def expect_same(place: Place, source: Source, kind: str) -> Manifest | None:
             f"{place}: the backup of {source.name} there is of another one that had this name "
             f"(id {before.id}, now {source.id.hex()}); choose another place"
         )
+    else:
+        manifests.has_begun(place, source.name)
     return before
 
 

@@ -72,11 +72,11 @@ def save_tables(
     file_bytes_max: int = FILE_BYTES_MAX,
 ) -> TablesSaved:
     """Raises Stopped, BackupError and ClientError; what was there before is then still there."""
+    described = tables.describe()
     before = expect_same(place, source, TABLES)
     is_whole = before is not None and not manifests.missing(place, before)
     gone: list[int] = []
     for _ in range(TRIES_COUNT):
-        described = tables.describe()
         if before is not None and is_whole and _is_same(before, source, described.offset):
             return TablesSaved(before, 0, is_new=False)
         node = _from_whom(described, gone)
@@ -89,6 +89,7 @@ def save_tables(
         except Unreachable as error:  # It may be gone for good, and others have copies, too.
             tell(f"{source.name}: node {node} does not answer ({error}); another copy is asked")
             gone.append(node)
+        described = tables.describe()
     raise BackupError(f"{source.name}: {TRIES_COUNT} snapshots were lost with their nodes; try again later")
 
 

@@ -46,7 +46,10 @@ def _listening(command: list[str]) -> Iterator[int]:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            yield int(process.stdout.readline())
+            said = process.stdout.readline()
+            if not said:
+                raise ConnectionError(f"a bare process ended before it listened: {' '.join(command)}")
+            yield int(said)
         finally:
             process.kill()
             process.wait(PROCESS_TIMEOUT_S)
@@ -63,9 +66,11 @@ class _File:
         self._flushed = flushed
         self._at = self._written_count = self._flushing_count = 0
         self._loop = asyncio.get_running_loop()
-        event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._kernel = KernelFlush.open(event_fd)
-        self._loop.add_reader(event_fd, self._look, event_fd)
+        self._kernel: KernelFlush | None = None
+        if hasattr(os, "eventfd"):
+            event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._kernel = KernelFlush.open(event_fd)
+            self._loop.add_reader(event_fd, self._look, event_fd)
 
     def write(self, messages: bytes, count: int) -> None:
         if self._at + len(messages) > FILE_BYTES:
@@ -79,7 +84,7 @@ class _File:
     def _begin(self) -> None:
         self._flushing_count = self._written_count
         if self._kernel is None:
-            self._loop.run_in_executor(None, FLUSH, self._fd).add_done_callback(lambda _: self._done())
+            self._loop.run_in_executor(None, FLUSH, self._fd).add_done_callback(self._thread_done)
         else:
             assert self._kernel.begin(self._fd) is not None
 
@@ -89,6 +94,10 @@ class _File:
         for _, error in self._kernel.done():
             assert error is None, error
             self._done()
+
+    def _thread_done(self, flushed: asyncio.Future[None]) -> None:
+        flushed.result()
+        self._done()
 
     def _done(self) -> None:
         count, self._flushing_count = self._flushing_count, 0

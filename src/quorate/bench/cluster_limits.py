@@ -62,7 +62,7 @@ class _Caller(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.done.done():
-            self.done.set_exception(error or ConnectionError("the echo process is gone"))
+            self.done.set_exception(error or ConnectionError("the process that answers is gone"))
 
 
 async def round_trips(message: bytes, *, seconds: float) -> list[float]:

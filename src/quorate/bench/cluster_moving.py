@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from time import perf_counter
 
 from quorate.bench.cluster_commits import SMALL_BYTES, percentile
-from quorate.bench.cluster_kafka import KafkaCluster, Producing, lead_and_produce
+from quorate.bench.cluster_kafka import ANSWER_TIMEOUT_S, KafkaCluster, Producing, lead_and_produce
 from quorate.bench.cluster_stage import Found, Stage
 from quorate.bench.report import figure, ratios
 from quorate.bench.wal_store import payload_of
@@ -106,7 +106,7 @@ async def _commits_during(cluster: KafkaCluster, name: str, work: Awaitable[None
     try:
         await work
         producing.stop()
-        await producing.done
+        await asyncio.wait_for(producing.done, ANSWER_TIMEOUT_S)
     finally:
         transport.close()
     return sorted(producing.found)

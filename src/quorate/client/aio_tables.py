@@ -198,6 +198,8 @@ class AsyncTableGroup:
 
     async def _connect(self, address: Address) -> AsyncConnection:
         """The one connection to that node; whoever is cancelled while it is made leaves it to the others."""
+        if self._is_closed:
+            raise ConnectionAbortedError(CLOSED)
         found = self._connections.get(address)
         if found is not None and found.is_open:
             return found

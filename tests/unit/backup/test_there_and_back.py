@@ -14,15 +14,15 @@ import pytest
 from quorate.backup import manifest as manifests
 from quorate.backup.checking import check, problems
 from quorate.backup.errors import Damaged, Stopped, WrongBackup
-from quorate.backup.manifest import Gap, Manifest
+from quorate.backup.manifest import TOPIC, Gap, Manifest
 from quorate.backup.pace import Progress, Throttle
 from quorate.backup.place import Directory, Place
 from quorate.backup.resuming import Standing, standing
 from quorate.backup.returning import Returned, Returning, Target
-from quorate.backup.saving import Saved, save_topic
-from quorate.backup.source import source_of
+from quorate.backup.saving import Saved, expect_same, save_topic
+from quorate.backup.source import Source, source_of
 from quorate.batch import decode_records, encode_records, parse_batch_header
-from quorate.client import LATEST, Cluster, Joint
+from quorate.client import LATEST, ClientError, Cluster, Joint
 from quorate.client.admin import new_producer_id
 from quorate.client.ranges import Range, batches_between
 from quorate.node.address import Address
@@ -310,6 +310,34 @@ def test_nothing_is_added_to_a_backup_that_is_not_whole(tmp_path: Path) -> None:
         with pytest.raises(Damaged, match=r"is not there any more \(1 of \d+ files are missing\)"):
             await room.save("a")
         assert manifests.newest(room.place, "a") == made
+
+    in_room(tmp_path, test)
+
+
+def test_a_first_try_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
+    async def test(room: Room) -> None:
+        source = Source("gone", bytes(16), "test", "raft", 1, 1, {})
+        with pytest.raises(ClientError):
+            await room.asking(lambda cluster: save_topic(room.place, cluster, source))
+        assert room.place.names("") == []
+
+    in_room(tmp_path, test)
+
+
+def test_a_manifest_that_is_lost_later_was_no_first_try(tmp_path: Path) -> None:
+    """Also where whoever made it died before it could say that it was done, and there was nothing new since."""
+
+    async def test(room: Room) -> None:
+        await room.write("a", b"1")
+        made = (await room.save("a")).manifest
+        room.place.write(manifests.begun_name("a"), b"")
+        assert (
+            expect_same(room.place, Source("a", bytes.fromhex(made.id), "", "raft", 1, 1, {}), TOPIC) == made
+        )
+        (name,) = (name for name in room.place.names("a") if "/manifest-" in name)
+        room.place.remove(name)
+        with pytest.raises(WrongBackup, match="has no manifest"):
+            await room.save("a")
 
     in_room(tmp_path, test)
 
