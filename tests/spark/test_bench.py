@@ -1,4 +1,4 @@
-"""`quorate bench spark`, a look: parts with a cluster measure both of their sides, and leave nothing behind."""
+"""`quorate bench spark`, a look: each part measures what it claims, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.proof]
     [
         ("read", "read: beside a source with ready Arrow batches"),
         ("write", "write, exactly once: beside a sink that counts"),
+        ("audit", "audit: log read and compared by a core"),
+        ("sweep", "sweep: two cores beside one"),
         ("tier", "tier: beside Spark writing Parquet from memory"),
     ],
 )

@@ -9,22 +9,27 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from quorate.cli.entry import run
 from quorate.cli.sweep_command import added_up, count, run_parts, write_page
 from quorate.cli.world_options import PROTOCOLS
 from quorate.cli.worlds import Totals, held
 from quorate.cli.wrong import WrongUsage
-from quorate.sim.run import Plan, run_plan
-from quorate.spark.sweep import row_of, run_sweep, summarize
-from quorate.spark.sweep_parts import Sweep
+from quorate.sim.measures import BUCKETS_COUNT, Measured
+from quorate.sim.run import Plan, Verdict, Violation, run_plan
+from quorate.spark.sweep import SCHEMA, row_of, run_sweep, summarize
+from quorate.spark.sweep_compare import SHARES, Compared, compare
+from quorate.spark.sweep_parts import Sweep, plans_of
 
 pytestmark = pytest.mark.cluster
 
@@ -61,6 +66,64 @@ def test_a_summary_adds_up_and_names_violations(spark: SparkSession, tmp_path: P
     assert found.violations == [
         (5, "made-up", "for this test", "quorate sim raft --seed 5 --faults all --nodes 3 --set seconds=0.5")
     ]
+
+
+def test_protocols_are_compared_by_sums_over_what_runs_without_spark_measured(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sweep = Sweep(plans_of(replace(PLAN, overrides={"seconds": 1.0}), ("raft", "confirm")), 3, 15)
+    out = str(tmp_path / "sweep.parquet")
+    run_parts(spark, sweep, out, tasks=2, overwrite=False)
+    raft, confirm = (
+        by_hand(plan.protocol, [run_plan(replace(plan, seed=seed)) for seed in sweep.seeds])
+        for plan in sweep.plans
+    )
+    assert compare(spark, out, ("confirm", "isr", "raft")) == [confirm, raft], "asked for, and there"
+    for name in ("asked", "served", "committed", "messages", "sent_bytes", "elections", "truncated"):
+        assert 0 < getattr(raft, name) != getattr(confirm, name) > 0, "neither passes for the other"
+    assert raft.rolled_back == 0 < confirm.rolled_back
+    assert len({*raft.recovery_s, *confirm.recovery_s}) == 2 * len(SHARES)
+
+
+def test_worlds_that_never_recovered_have_no_part_in_how_long_that_takes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    found = Violation(2, "made-up", "for this test", "quorate sim raft --seed 2")
+    latencies = (1, *[0] * (BUCKETS_COUNT - 1))
+    broken = Verdict(2, seconds=0.5, measured=Measured(4, 3, latencies, 20, 100), violations=[found])
+    whole = run_plan(replace(SMALLEST, seed=0))
+    for number, verdicts in enumerate(([broken], [whole, broken])):
+        rows = [row_of(replace(SMALLEST, seed=verdict.seed), verdict) for verdict in verdicts]
+        out = str(tmp_path / f"{number}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows, schema=to_arrow_schema(SCHEMA, timezone="UTC")), out)
+        (compared,) = compare(spark, out, ("raft",))
+        assert compared == by_hand("raft", verdicts)
+        assert compared.violations == 1
+        assert (compared.recovery_s[0] > 0) == (whole in verdicts)
+
+
+def by_hand(protocol: str, verdicts: list[Verdict]) -> Compared:
+    """What `compare` is to find."""
+    measured = [verdict.measured for verdict in verdicts]
+    latencies = tuple(map(sum, zip(*(each.latencies for each in measured), strict=True)))
+    recovered = sorted(each.recovery_s for each in measured if each.recovery_s > 0) or [0.0]
+    lived: Any = pytest.approx(sum(verdict.seconds for verdict in verdicts))  # added up in whatever order
+    return Compared(
+        protocol,
+        worlds=len(verdicts),
+        violations=sum(bool(verdict.violations) for verdict in verdicts),
+        virtual_seconds=lived,
+        asked=sum(each.asked for each in measured),
+        served=sum(each.served for each in measured),
+        committed=sum(latencies),
+        latencies=latencies,
+        messages=sum(each.messages for each in measured),
+        sent_bytes=sum(each.sent_bytes for each in measured),
+        elections=sum(verdict.elections for verdict in verdicts),
+        rolled_back=sum(verdict.undone for verdict in verdicts),
+        truncated=sum(each.truncated for each in measured),
+        recovery_s=tuple(recovered[ceil(share * len(recovered)) - 1] for share in SHARES),
+    )
 
 
 @pytest.mark.parametrize("protocol", ["coordinated", "isr"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -295,7 +295,7 @@ def tell(found: list[Totals], compared: list[Compared], place: str, page: Path, 
     from quorate.cli.worlds import show, show_violations, summary
 
     if json:
-        sums = [msgspec.to_builtins(totals.finish()) for totals in found]
+        sums = [_violations_first(msgspec.to_builtins(totals.finish())) for totals in found]
         for said, row in zip(sums, compared, strict=False):
             said["compared"] = msgspec.to_builtins(row)
         say.print_json(sums[0] if len(sums) == 1 else sums)
@@ -304,9 +304,9 @@ def tell(found: list[Totals], compared: list[Compared], place: str, page: Path, 
     if len(found) == 1:
         show(found[0], out)
     else:
-        violations = [violation for totals in found for violation in totals.finish().violations]
-        if violations:
-            show_violations(violations, out, shrunk=False)
+        for totals in found:
+            if violations := totals.finish().violations:
+                show_violations(violations, out, shrunk=False, of=totals.sum.protocol)
         names, rows = comparison(compared)
         out.print(say.table("The same worlds", names, rows, right=range(1, len(names))))
     out.print(f"Every seed, one row each:  {place}", soft_wrap=True, markup=False)
@@ -315,3 +315,7 @@ def tell(found: list[Totals], compared: list[Compared], place: str, page: Path, 
         out.print(f"[bold]{summary(totals, timed=len(found) == 1)}[/bold]", soft_wrap=True)
     if len(found) > 1:
         out.print(f"All of them in {say.duration(found[0].taken)}.")
+
+
+def _violations_first(said: dict[str, Any]) -> dict[str, Any]:
+    return {name: said[name] for name in ("protocol", "violations")} | said

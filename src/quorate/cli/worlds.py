@@ -128,13 +128,13 @@ def _so_far(totals: Totals) -> str:
 
 def show(totals: Totals, out: Console, *, shrunk: bool = False) -> None:
     found = totals.finish()
+    if found.violations:
+        show_violations(found.violations, out, shrunk=shrunk)
     thrown = [row(totals.thrown[name], *words) for name, words in THROWN.items() if totals.thrown[name]]
     if thrown:
         out.print(say.table("What was thrown at it", ("times", ""), thrown, right=(0,)))
-    if found.violations:
-        show_violations(found.violations, out, shrunk=shrunk)
-        return
-    out.print(say.table("What held", ("checked", ""), held(totals), right=(0,)))
+    if not found.violations:
+        out.print(say.table("What held", ("checked", ""), held(totals), right=(0,)))
 
 
 def row(count: int, one: str, many: str, more: str) -> tuple[str, str]:
@@ -241,15 +241,20 @@ def _decided(found: Sum) -> list[tuple[str, str]]:
     return [row(count, one, many, more) for count, one, many, more in said if count]
 
 
-def show_violations(violations: list[Violation], out: Console, *, shrunk: bool) -> None:
+def show_violations(violations: list[Violation], out: Console, *, shrunk: bool, of: str = "") -> None:
+    """Each with its command, in a line of its own that a person can copy. `of`: whose they are, if not of all."""
     shown = violations[:VIOLATIONS_SHOWN_MAX]
-    rows = [(str(violation.seed), violation.invariant, violation.detail) for violation in shown]
-    out.print(say.table("[red]What did not hold[/red]", ("seed", "invariant", "detail"), rows, right=(0,)))
+    where = f" in {of}" if of else ""
+    out.print(f"[bold red]What did not hold{where}[/bold red]")
+    for violation in shown:
+        said = f"  seed {violation.seed}, {violation.invariant}: {violation.detail}"
+        out.print(f"{said}\n    {violation.reproduce}", soft_wrap=True, markup=False)
     if len(violations) > len(shown):
-        out.print(f"… and {len(violations) - len(shown):,} more (--json lists all)")
-    out.print(f"Again, line by line:  {violations[0].reproduce} --trace", soft_wrap=True)
+        out.print(f"  … and {len(violations) - len(shown):,} more (--json has them)")
+    out.print(f"Again, line by line:  {shown[0].reproduce} --trace", soft_wrap=True, markup=False)
     if not shrunk:
-        out.print(f"The shortest story:   {violations[0].reproduce} --shrink", soft_wrap=True)
+        out.print(f"The shortest story:   {shown[0].reproduce} --shrink", soft_wrap=True, markup=False)
+    out.print()
 
 
 def summary(totals: Totals, *, timed: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from quorate.cli.entry import run
 from quorate.cli.sweep_charts import Bar, bars, curves
 from quorate.cli.sweep_command import tell
 from quorate.cli.sweep_report import comparison, page_of
-from quorate.cli.worlds import Totals
+from quorate.cli.worlds import VIOLATIONS_SHOWN_MAX, Totals
 from quorate.sim.measures import BUCKETS_COUNT, SHORTEST_S, bucket_of, upper_s
 from quorate.sim.run import Plan, Violation, run_seed
 
@@ -93,6 +94,83 @@ def test_the_time_of_all_protocols_is_told_once(
     said = capsys.readouterr().out
     assert said.count("40 s") == 1
     assert "All of them in 40 s." in said
+
+
+def violated(protocol: str, *seeds: int) -> Totals:
+    """Brackets in what did not hold are no markup."""
+    totals = Totals(protocol)
+    totals.taken = 40.0
+    totals.thrown["crashes"] = 3
+    totals.sum.violations = [
+        Violation(seed, "log-matching", "[n2] is long: " + 100 * "x", Plan(seed, protocol).command())
+        for seed in seeds
+    ]
+    return totals
+
+
+def told_of(protocol: str, seed: int) -> list[str]:
+    return [
+        f"  seed {seed}, log-matching: [n2] is long: " + 100 * "x",
+        f"    quorate sim {protocol} --seed {seed} --faults all --nodes 3",
+    ]
+
+
+def again(protocol: str, seed: int) -> list[str]:
+    command = f"quorate sim {protocol} --seed {seed} --faults all --nodes 3"
+    return [f"Again, line by line:  {command} --trace", f"The shortest story:   {command} --shrink", ""]
+
+
+def test_violations_of_two_protocols_are_told_first_each_with_its_own_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = [violated("raft", 7), violated("isr", 7, 9)]
+    rows = [compared("raft", quick=98, slow=2), compared("isr", quick=50, slow=50)]
+    tell(found, rows, "place", Path("page"), json=False)
+    said = capsys.readouterr().out.splitlines()
+    first = [
+        *("What did not hold in raft", *told_of("raft", 7), *again("raft", 7)),
+        *("What did not hold in isr", *told_of("isr", 7), *told_of("isr", 9), *again("isr", 7)),
+    ]
+    assert said[: len(first)] == first
+    assert said[len(first)].strip() == "The same worlds"
+
+
+def test_violations_of_one_protocol_are_told_before_what_was_thrown_at_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell([violated("isr", 7, 9)], [compared("isr", quick=1, slow=0)], "place", Path("page"), json=False)
+    said = capsys.readouterr().out.splitlines()
+    first = ["What did not hold", *told_of("isr", 7), *told_of("isr", 9), *again("isr", 7)]
+    assert said[: len(first)] == first
+    assert said[len(first)].strip() == "What was thrown at it"
+    assert not any("What held" in line for line in said)
+
+
+def test_many_violations_of_one_protocol_leave_room_for_those_of_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = [violated("raft", *range(VIOLATIONS_SHOWN_MAX + 5)), violated("isr", 7)]
+    rows = [compared("raft", quick=98, slow=2), compared("isr", quick=50, slow=50)]
+    tell(found, rows, "place", Path("page"), json=False)
+    said = capsys.readouterr().out
+    assert said.count("quorate sim raft") == VIOLATIONS_SHOWN_MAX + 2
+    assert "… and 5 more (--json has them)" in said
+    assert told_of("isr", 7)[1] in said
+
+
+def test_violations_are_the_first_that_programs_read_of_a_protocol(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = [violated("raft", 7), violated("isr", 9)]
+    rows = [compared("raft", quick=98, slow=2), compared("isr", quick=50, slow=50)]
+    tell(found, rows, "place", Path("page"), json=True)
+    both = json.loads(capsys.readouterr().out)
+    tell(found[1:], rows[1:], "place", Path("page"), json=True)
+    assert json.loads(capsys.readouterr().out) == both[1]
+    assert [list(each)[:3] for each in both] == 2 * [["protocol", "violations", "seeds"]]
+    assert [each["compared"]["protocol"] for each in both] == ["raft", "isr"]
+    commands = [violation["reproduce"] for each in both for violation in each["violations"]]
+    assert commands == [Plan(7, "raft").command(), Plan(9, "isr").command()]
 
 
 def test_pictures_are_whole_even_of_nothing() -> None:
