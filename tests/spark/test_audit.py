@@ -36,7 +36,7 @@ from quorate.machine.transaction_words import AddPartitions, BeginProducer, EndP
 from quorate.spark.audit import Report, audit
 from quorate.tables import CreateTable, Insert, Transaction
 from tests.cluster.person import Operator
-from tests.unit.audit.harm import AT, HARMS, SAVED, change, flip, frames, segments
+from tests.unit.audit.harm import AT, HARMS, SAVED, change, flip, frames, of_before_it_was_cut, segments
 from tests.unit.audit.stores import Batch, Made, bare, ended, keyed, number, records, transactional, usual
 from tests.unit.machine.table_support import ACCOUNTS, id_of
 
@@ -49,7 +49,7 @@ TOPICS = {name: name for name in REPLICATIONS} | {"turned": "raft"}
 """And how each is replicated at first."""
 DIFFERS, VALUE, DUPLICATE, SEQUENCE, TABLE, FRAME, PAYLOAD, MISSING, CLEAN = map(number, range(9))
 COMMITTED, ABORTED, OTHERWISE, TWICE, AGREED, HOME, COMPACTED, BEHIND = map(number, range(10, 18))
-CHAIN, GAP, EPOCHS, SHORT, FOOTER, SNAPSHOT = map(number, range(18, 24))
+CHAIN, GAP, EPOCHS, SHORT, FOOTER, SNAPSHOT, STALE = map(number, range(18, 25))
 LOST, STATE, KNOWN, STRANGER = map(number, range(4))
 
 
@@ -84,6 +84,9 @@ HARMED = {
     "snapshot": (2, SNAPSHOT),
 }
 """What happens to segments and snapshots: of which node, and which partition. All other copies are whole."""
+PLANTED_STALE = (finding("n1", STALE, "chain", AT + 1, AT + 1), finding("n1", STALE, "differs", AT, AT))
+"""The entry behind it tells that one does not fit; which of the two it is, the other copies tell. Of what it would
+do to a table nothing is said: whoever heard that would look for a broken machine."""
 BROKEN = {
     "lost": (1, LOST),
     "state": (1, STATE),
@@ -175,6 +178,8 @@ def add_what_is_to_be_harmed(store: Made, batches: list[Batch]) -> None:
         store.add(partition, with_sequences(*range(40)))
     store.add(SNAPSHOT, batches, purpose="tables")
     save_tables(store, SNAPSHOT, batches, 25)
+    later = [batch._replace(epoch=2) for batch in batches[AT:]]
+    store.add(STALE, batches[:AT] + later, purpose="tables")
 
 
 def made(directory: Path, node: int) -> Place:
@@ -212,15 +217,16 @@ def made(directory: Path, node: int) -> Place:
 def test_what_is_planted_is_found_and_only_that(spark: SparkSession, tmp_path: Path) -> None:
     places = [made(tmp_path / f"n{n}", n) for n in (1, 2, 3)]
     change(segments(places[0], COMPACTED)[0], lambda c: c.__setitem__(frames(c)[3] + 300, 77))
-    planted = [*WRITTEN, finding("n1", COMPACTED, "payload", 3, 3), *harmed(places, HARMED)]
+    change(segments(places[0], STALE)[0], of_before_it_was_cut)
+    planted = [*WRITTEN, finding("n1", COMPACTED, "payload", 3, 3), *PLANTED_STALE, *harmed(places, HARMED)]
     report = audited(spark, places)
     assert bare(report.findings) == sorted(planted)
     (contrary,) = [each for each in report.findings if each.partition == OTHERWISE.hex()]
     assert contrary.detail == "transaction 1 of producer 23 is aborted here, and committed by its coordinator"
-    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 2, "raft": 20}
-    assert report.copies_count == 72
-    assert report.states_count == 13, (
-        "of four tables and a home, all copies but the one that has settled nothing, and the one with a stale entry"
+    assert report.protocols == {"confirm": 1, "coordinated": 1, "isr": 2, "raft": 21}
+    assert report.copies_count == 75
+    assert report.states_count == 15, (
+        "of five tables and a home, all copies but one that has settled nothing, and two whose chains are broken"
     )
     assert report.entries_count > 1500
 

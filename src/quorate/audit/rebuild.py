@@ -12,6 +12,7 @@ from zlib import crc32
 import msgspec
 
 from quorate.audit.replica import Looked
+from quorate.audit.segment import Stretch
 from quorate.core.entry import NOWHERE, Kind, Partition
 from quorate.host.manifest import Manifest
 from quorate.host.replicas import MACHINES
@@ -124,20 +125,32 @@ def _settled(looked: Looked, partition: Partition, machine: Machine, start: int,
 def frames_of(looked: Looked, partition: Partition) -> Iterator[Frame]:
     """Every entry that can be read, in order, with its payload."""
     for stretch in sorted(looked.facts[partition].stretches, key=lambda each: each.before.offset):
-        position = stretch.position
-        try:
-            content = looked.disk.read_now(stretch.file, position, stretch.end - position)
-            at = 0
-            while position + at < stretch.end:
-                frame, at = parse(content, at, partition)
-                yield frame
-        except (DamagedFrame, DiskFailed):
-            continue
+        yield from _chained(looked, partition, stretch)
     findings, looked.findings = looked.findings, []
     try:
         yield from looked.carried(partition)
     finally:
         looked.findings = findings
+
+
+def _chained(looked: Looked, partition: Partition, stretch: Stretch) -> Iterator[Frame]:
+    """Of one stretch, as far as its chain goes. What stands behind an entry vouches for it: a stale one may well
+    fit what is before it."""
+    at, checksum = 0, stretch.before_checksum
+    last: Frame | None = None
+    try:
+        content = looked.disk.read_now(stretch.file, stretch.position, stretch.end - stretch.position)
+        while stretch.position + at < stretch.end:
+            frame, at = parse(content, at, partition)
+            if frame.prev_checksum != checksum:
+                return
+            if last is not None:
+                yield last
+            last, checksum = frame, frame.checksum
+    except (DamagedFrame, DiskFailed):
+        return
+    if last is not None and checksum == stretch.last_checksum:
+        yield last
 
 
 def _digest(machine: Machine) -> int:

@@ -6,12 +6,14 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from crc32c import crc32c
 
 from quorate.audit.findings import Finding
 from quorate.audit.places import Place
+from quorate.batch import stamp
 from quorate.core.entry import Partition
-from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_MAGIC
+from quorate.storage.frame import FRAME_HEAD_BYTES, FRAME_MAGIC, build, parse
 from quorate.storage.journal import ROUND_MAGIC
 from quorate.storage.snapshot_file import id_of
 from tests.unit.audit.stores import record
@@ -87,6 +89,19 @@ def of_an_older_epoch(content: bytearray) -> None:
     at = frames(content)[AT]
     struct.pack_into(">Q", content, at + _EPOCH_AT, 0)
     struct.pack_into(">I", content, at + _CHECKED_BYTES, crc32c(bytes(content[at : at + _CHECKED_BYTES])))
+
+
+def of_before_it_was_cut(content: bytearray) -> None:
+    """An entry that stood there in an older epoch: what was written over it has never reached the disk."""
+    at, whole = frames(content)[AT], bytes(content)
+    frame, end = parse(whole, at)
+    before, _ = parse(whole, frames(whole)[AT - 1])
+    payload = bytes(stamp(bytes(before.payload), offset=AT, epoch=before.header.epoch))
+    header = msgspec.structs.replace(before.header, offset=AT)
+    assert before.header.epoch < frame.header.epoch
+    stale = build(frame.partition, header, payload, frame.prev, frame.prev_checksum)
+    assert stale.size == frame.size
+    content[at:end] = stale.head + payload
 
 
 def left_out(content: bytearray) -> None:

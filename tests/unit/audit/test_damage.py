@@ -13,7 +13,17 @@ from quorate.audit.replica import Looked
 from quorate.audit.segment import Damage, Scan, Stretch
 from quorate.core.entry import EntryId
 from quorate.storage.frame import FRAME_HEAD_BYTES
-from tests.unit.audit.harm import HARMS, SAVED, change, directory, flip, frames, segments
+from tests.unit.audit.harm import (
+    AT,
+    HARMS,
+    SAVED,
+    change,
+    directory,
+    flip,
+    frames,
+    of_before_it_was_cut,
+    segments,
+)
 from tests.unit.audit.stores import Made, bare, found_in, keyed, number, records, usual
 
 P = number(0)
@@ -88,6 +98,16 @@ def test_what_is_harmed_is_told_and_nothing_else(place: Place, kind: str) -> Non
 def test_the_entry_that_is_harmed_is_named(place: Place) -> None:
     change(segments(place, P)[0], flip(5, 30))
     assert bare(found_in(place)) == said("frame", 5, 5)
+
+
+def test_a_stale_entry_is_told_by_the_one_behind_it(tmp_path: Path) -> None:
+    """It fits what is before it: which of the two is stale, other copies say."""
+    store = Made()
+    store.add(P, [records(n, epoch=1 if n < AT else 2) for n in range(40)])
+    store.rest()
+    place = store.write(tmp_path / "n1")
+    change(segments(place, P)[0], of_before_it_was_cut)
+    assert bare(found_in(place)) == said("chain", AT + 1, AT + 1)
 
 
 def test_two_places_are_two_findings(place: Place) -> None:
