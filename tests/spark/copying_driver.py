@@ -27,6 +27,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from quorate.client.connection import Connection
+from quorate.client.joint import Joint
 from quorate.client.tables import TableGroup
 from quorate.spark import table_writing
 from quorate.spark.options import names_table, parse_options, parse_table_options, parse_write_options
@@ -37,8 +39,18 @@ from quorate.spark.tables import CHANGE_TYPE, DELETE
 from quorate.spark.writing import StreamWriter
 from quorate.tables import Operation, Replace
 
-STEPS = ("planning", "planned", "reading", "staging", "staged", "committing", "committed", "between")
-"""Of a micro-batch, in the order in which they come."""
+STEPS = (
+    "planning",
+    "planned",
+    "reading",
+    "staging",
+    "staged",
+    "committing",
+    "deciding",
+    "committed",
+    "between",
+)
+"""Of a micro-batch, in the order in which they come. Deciding: the commit is sent, and its answer not taken."""
 TABLE_STEPS = ("staging", "staged", "committing", "deciding", "committed")
 """Where it matters for a table: a task has staged a part; all of its parts; the driver begins to commit; its
 transaction is on the way; it is through, and Spark has not written that down."""
@@ -78,16 +90,18 @@ def reached(step: str) -> None:
 
 def end_driver() -> None:
     """The driver first, and then whatever it has started: its Java, and the workers of that, maybe ourselves."""
-    driver = int(os.environ[PROCESS])
-    parents = {process: parent_of(process) for process in processes()}
-    ended = [driver]
+    end_with_all(int(os.environ[PROCESS]))
+
+
+def end_with_all(process: int) -> None:
+    """A process and whatever it has started; ourselves last, if we are one of them."""
+    parents = {each: parent_of(each) for each in processes()}
+    ended = [process]
     for one in ended:
-        ended += [process for process, parent in parents.items() if parent == one]
-    for one in ended:
-        if one != os.getpid():
-            with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+        ended += [each for each, parent in parents.items() if parent == one]
+    for one in sorted(ended, key=os.getpid().__eq__):
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
 
 
 def processes() -> list[int]:
@@ -187,6 +201,21 @@ class BreakingWriter(Breaking, StreamWriter):
             if half:
                 reached("staging")
             yield batch.slice(half)
+
+    def breaking_within(self) -> AbstractContextManager[Any]:
+        commit, answer = Joint.commit, Connection._answer
+
+        def answering(connection: Connection, deadline: float) -> bytearray:
+            time.sleep(ON_THE_WAY_S)
+            reached("deciding")
+            return answer(connection, deadline)
+
+        def deciding(joint: Joint, *given: Any) -> Any:
+            joint.last()  # Whoever decides is found by that: the first who is asked now is the right one.
+            with patch.object(Connection, "_answer", answering):
+                return commit(joint, *given)
+
+        return patch.object(Joint, "commit", deciding)
 
 
 class BreakingTableWriter(Breaking, TableStreamWriter):

@@ -51,7 +51,7 @@ NUMBERS_COUNT = 1200
 COPIED = Table("copied", (Column("id", Type.INT), Column("text", Type.STR)), ("id",))
 LITTLE = 8
 """Of its rows so many are not staged."""
-NODE_STEPS = ("staging", "committing", "committed")
+NODE_STEPS = ("staging", "committing", "deciding", "committed")
 TRANSACTION = 1
 """The type of key, for whoever asks for a coordinator."""
 WORKERS = ("127.0.0.2", "127.0.0.3")
@@ -348,7 +348,7 @@ def test_an_executor_that_is_killed_is_replaced_and_nothing_is_there_twice(story
     ("story", "whom", "step"),
     [
         *(("topic", whom, step) for whom in ("leader", "coordinator") for step in NODE_STEPS),
-        *(("table", "leader", step) for step in (*NODE_STEPS, "deciding")),
+        *(("table", "leader", step) for step in NODE_STEPS),
     ],
     indirect=["story"],
 )
