@@ -260,6 +260,23 @@ def test_a_driver_that_is_killed_at_any_step_has_written_everything_once_when_it
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("step", ["committing", "deciding"])
+def test_a_driver_that_is_killed_while_its_workers_live_on_has_written_everything_once_when_it_is_back(
+    story: Story, tmp_path: Path, step: str
+) -> None:
+    story.send(400)
+    with standalone(tmp_path) as master:
+        settings = for_executors() | {"spark.executor.cores": "1", "spark.executor.memory": "512m"}
+        assert story.run(master=master, at=step, settings=settings) == -signal.SIGKILL, story.said()
+        assert f"driver {step}" in story.noted()
+        assert story.run(master=master, settings=settings) == 0, story.said()
+        story.expect_copied(400)
+        story.send(400, 400)
+        assert story.run(master=master, settings=settings) == 0, story.said()
+    story.expect_copied(800)
+
+
+@pytest.mark.proof
 @to_both
 @pytest.mark.parametrize("step", ["staging", "committing"])
 def test_of_two_drivers_on_one_checkpoint_the_older_is_fenced_and_everything_is_there_once(
