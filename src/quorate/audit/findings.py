@@ -36,7 +36,8 @@ KINDS: dict[str, Kind] = {
     "frame": Kind("the header of an entry does not match its checksum", REPAIRED),
     "payload": Kind("the records of an entry do not match their checksum", REPAIRED),
     "chain": Kind(
-        "an intact entry does not fit the one before it: it is stale, or in the wrong place", REPAIRED
+        "an intact entry does not fit the one before it: one of them is stale, or in the wrong place",
+        REPAIRED,
     ),
     "gap": Kind("entries are missing between two that are intact", REPAIRED),
     "epochs": Kind(
