@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -26,12 +30,16 @@ from quorate.spark.lake import File, Lake, LakeTrouble
 from quorate.spark.options import Positions
 from quorate.spark.tier import Tiering
 from tests.spark.conftest import TIMEOUT_S, Topic
+from tests.spark.copying_driver import end_with_all
 from tests.unit.backup.object_store import BUCKET, CREDENTIALS, object_store
 
 pytestmark = pytest.mark.cluster
 
 COMMAND_S = 180.0
 POLL_S = 0.2
+LOOK_S = 0.01
+"""A file waits so long for its commit, and longer."""
+ROUND_COUNT = 20
 MakeTopic = Callable[..., Topic]
 
 
@@ -371,6 +379,80 @@ def test_the_newest_version_is_what_is_asked_for(job: Job) -> None:
 def tier_command(topic: Topic, lake: str, *words: str) -> list[str]:
     given = ("--lake", lake, "--bootstrap", topic.bootstrap, "--master", "local[2]", *words)
     return [sys.executable, "-m", "quorate", "tier", topic.name, *given]
+
+
+@contextmanager
+def written_meanwhile(topic: Topic) -> Iterator[list[bytes]]:
+    """What is acknowledged, and grows until the end of the block."""
+    sent: list[bytes] = []
+    over = Event()
+
+    def send() -> None:
+        while not over.wait(POLL_S):
+            more = numbered(ROUND_COUNT, len(sent))
+            topic.produce(more)
+            sent.extend(more)
+
+    sending = Thread(target=send)
+    sending.start()
+    try:
+        yield sent
+    finally:
+        over.set()
+        sending.join()
+
+
+def uncommitted(job: Job) -> set[str]:
+    """Files that lie in the table's place, and no commit has named."""
+    place = Path(job.lake.place(job.topic.name))
+    lying = {str(path.relative_to(place)) for path in place.glob("partition=*/*.parquet")}
+    return lying - {file.path for file in job.files()}
+
+
+def killed_when(holds: Callable[[], bool], job: Job, directory: Path) -> None:
+    """`quorate tier`, on and on, with everything that it has started."""
+    said = directory / "said"
+    with said.open("wb") as output:
+        tiering = subprocess.Popen(
+            tier_command(job.topic, job.lake.uri, "--every", "1s"),
+            stdout=output,
+            stderr=output,
+            env=os.environ | {"TMPDIR": str(directory)},
+        )
+    try:
+        deadline = monotonic() + COMMAND_S
+        while not holds():
+            assert monotonic() < deadline, said.read_text(encoding="utf-8")
+            assert tiering.poll() is None, said.read_text(encoding="utf-8")
+            sleep(LOOK_S)
+    finally:
+        if tiering.poll() is None:
+            end_with_all(tiering.pid)  # Its Java has a process group of its own.
+            tiering.wait()
+    assert tiering.returncode == -signal.SIGKILL
+
+
+@pytest.mark.proof
+def test_the_command_that_is_killed_between_commits_goes_on_from_the_lake_with_every_record_once(
+    job: Job, tmp_path: Path
+) -> None:
+    """First right behind a commit, then as soon as a file lies there that no commit has named."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with written_meanwhile(job.topic) as sent:
+        killed_when(lambda: bool(job.files()), job, scratch)
+        kept, left = job.files(), uncommitted(job)
+        killed_when(lambda: job.files() != kept and uncommitted(job) > left, job, scratch)
+    done = subprocess.run(
+        tier_command(job.topic, job.lake.uri, "--json"),
+        check=False,
+        text=True,
+        capture_output=True,
+        timeout=COMMAND_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(value for _, _, value in job.rows()) == sent
+    assert job.values() == sent
 
 
 @pytest.mark.skipif(find_spec("moto") is None, reason="moto is not installed")
