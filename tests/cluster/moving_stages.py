@@ -11,7 +11,6 @@ from quorate.node.client import Client
 from tests.cluster.growing import GrowingCluster, held_by
 
 STAGES = ("as it is ordered", "while copies are made", "as they are about to count")
-ALL = ""
 LOOK_EVERY_S = 0.002
 
 
@@ -33,13 +32,10 @@ class Copies(NamedTuple):
         return self.full > 0
 
 
-async def looked_at(cluster: GrowingCluster, client: Client, operator: int, kind: str) -> Copies:
-    """Of the topic of this kind, or of all."""
+async def looked_at(cluster: GrowingCluster, client: Client, operator: int) -> Copies:
     image, statuses = await asyncio.gather(client.image(operator), cluster.answers(client))
     missing = behind = full = 0
     for topic in image.topics:
-        if kind not in (ALL, topic.name):
-            continue
         for number, change in topic.changes.items():
             held = held_by(statuses, topic.partitions()[number])
             settled = max((replica.commit for replica in held.values()), default=-1)
@@ -54,17 +50,16 @@ async def looked_at(cluster: GrowingCluster, client: Client, operator: int, kind
     return Copies(missing, behind, full)
 
 
-async def is_seen(
-    cluster: GrowingCluster, client: Client, operator: int, stage: str, kind: str = ALL
-) -> bool:
+async def is_seen(cluster: GrowingCluster, client: Client, operator: int, stage: str) -> bool:
     """As soon as it is so far; False: nothing is open any more, and it was so far before anybody looked."""
     deadline = monotonic() + START_TIMEOUT_S
     was_open = stage == STAGES[2]
     while True:
-        copies = await looked_at(cluster, client, operator, kind)
+        copies = await looked_at(cluster, client, operator)
         if copies.are(stage):
             return True
-        if was_open and not any(copies):
+        is_over = not copies.missing if stage == STAGES[0] else not any(copies)
+        if was_open and is_over:
             return False
         was_open = was_open or any(copies)
         if stage == STAGES[0] and monotonic() >= deadline:

@@ -24,7 +24,7 @@ from quorate.machine.metadata import REPLICATIONS
 from quorate.node.client import Client
 from tests.cluster.counted import that_tells
 from tests.cluster.fault_support import Load, go_on, kill_amid_writes, transferred_in, written_to
-from tests.cluster.moving_stages import ALL, STAGES, is_seen
+from tests.cluster.moving_stages import STAGES, is_seen
 from tests.cluster.person import Operator
 from tests.cluster.proxied import ProxiedCluster
 from tests.cluster.support import TRIES_MAX, run, until_caught
@@ -103,10 +103,22 @@ class Moving:
         if stage == STAGES[0]:
             self.cluster.cut_off(target, of=False)
 
-    async def is_seen(self, operator: int, stage: str, target: int = 0, kind: str = ALL) -> bool:
+    async def begins_all(self, order: Order, stage: str, more: str = "") -> list[subprocess.Popen[bytes]]:
+        """The same, and it is ordered. Who gets a vote first hears of that, and then of nothing."""
+        if stage != STAGES[0] or not order.voters:
+            await self.before(stage, order.target)
+            return [self.begins(line + more) for line in order.lines]
+        await self.holds_back(True)
+        for node in (1, 2, 3):
+            self.cluster.slow_down(node, SLOW_S)
+        begun = [self.begins(line + more) for line in order.lines]
+        await self.cluster.until_voters(self.client, order.voters)
+        self.cluster.cut_off(order.target, of=False)
+        return begun
+
+    async def is_seen(self, operator: int, stage: str, target: int = 0) -> bool:
         """What was ordered while nothing moves, as it is so far. Links are slow then where that helps to see it, or
-        the target, if one is named, has not heard of it: until somebody is killed. What is held is of all kinds;
-        what is about to count is of the kind that is named, or of any."""
+        the target, if one is named, has not heard of it: until somebody is killed."""
         if stage != STAGES[0]:
             assert await is_seen(self.cluster, self.client, operator, STAGES[1])
             await self.go_on()  # And it stays so.
@@ -118,8 +130,7 @@ class Moving:
             # Copies do not wait for its end, which it may not reach: the node that it asks may be killed.
             release = asyncio.to_thread(self.person.types, RELEASE)
             self._released = asyncio.create_task(release)
-        is_of = kind if stage == STAGES[2] else ALL
-        return await is_seen(self.cluster, self.client, operator, stage, is_of)
+        return await is_seen(self.cluster, self.client, operator, stage)
 
     async def kill(self, node: int) -> None:
         await kill_amid_writes(self.cluster.nodes[node], self.loads)
@@ -252,8 +263,11 @@ class Order(NamedTuple):
     source: int | None = 3
     """Who gives its copies away; None: nobody does, and whoever leads has what is copied."""
     target: int = 4
+    """0: any of the others."""
     copies_count: int = 24
     """Of eight partitions, when it is done."""
+    voters: Sequence[int] = ()
+    """Who votes by the time that the first copy is ordered, if that changes."""
 
 
 def _of_each(line: str) -> tuple[str, ...]:
@@ -270,7 +284,7 @@ ORDERS = {
         source=None,
         copies_count=32,
     ),
-    "replace": Order(["cluster replace 3 --with 4"], ["cluster replace 4 --with 3"]),
+    "replace": Order(["cluster replace 3 --with 4"], ["cluster replace 4 --with 3"], voters=(1, 2, 4)),
     "a copy more": Order(
         _of_each("topic add {kind} --node 4"),
         _of_each("topic remove {kind} --node 4"),
@@ -288,11 +302,7 @@ VICTIMS = ("operator", "source", "target")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", ORDERS)
 def test_whoever_is_killed_it_goes_on(tmp_path: Path, name: str, stage: str) -> None:
-    """Who leads the metadata group, a node that gives copies away, and the one that gets them, in turn.
-
-    All kinds are on their way then. Copies of one of them are about to count: for every stage and victim, each
-    kind's are in one order or another.
-    """
+    """Who leads the metadata group, a node that gives copies away or has them, and the one that gets them."""
     at = list(ORDERS).index(name)
 
     async def main() -> None:
@@ -332,10 +342,9 @@ async def caught_moving(moving: Moving, order: Order, victim: str, stage: str, k
     operator = await leading(moving.cluster, moving.client)
     source = order.source or await moving.leader_of(kind)
     hit = {"operator": operator, "source": source, "target": order.target}[victim]
-    await moving.before(stage, order.target)
-    for process in [moving.begins(f"{line} --no-wait") for line in order.lines]:
+    for process in await moving.begins_all(order, stage, " --no-wait"):
         await asyncio.to_thread(process.wait)  # Nodes talk through proxies of this loop.
-    is_caught = await moving.is_seen(operator, stage, order.target, kind)
+    is_caught = await moving.is_seen(operator, stage, order.target)
     if is_caught:
         await moving.killed(hit)
     await moving.cluster.until_registered(moving.client)
@@ -367,7 +376,7 @@ def test_a_command_that_is_killed_goes_on_when_it_is_typed_again(tmp_path: Path,
 
 
 async def caught_and_undone(moving: Moving, order: Order, stage: str) -> bool:
-    is_caught = await caught_commands(moving, order.lines, stage, order.target)
+    is_caught = await caught_commands(moving, order, stage)
     assert sum((await moving.held()).values()) == order.copies_count
     await moving.go_on()
     for line in order.undone:
@@ -375,18 +384,17 @@ async def caught_and_undone(moving: Moving, order: Order, stage: str) -> bool:
     return is_caught
 
 
-async def caught_commands(moving: Moving, lines: Sequence[str], stage: str, target: int = 0) -> bool:
+async def caught_commands(moving: Moving, order: Order, stage: str) -> bool:
     """Whether they were killed when it was so far; what they were to do is done in any case, by the same again."""
     operator = await leading(moving.cluster, moving.client)
-    await (moving.before(stage, target) if target else moving.holds_back(True))
-    typed = [moving.begins(line) for line in lines]
-    is_caught = await moving.is_seen(operator, stage, target)
+    typed = await moving.begins_all(order, stage)
+    is_caught = await moving.is_seen(operator, stage, order.target)
     is_caught = is_caught and any(process.poll() is None for process in typed)
     for process in typed:
         process.kill()
         process.wait()
     await moving.lets_go()
-    for line in lines:
+    for line in order.lines:
         await moving.types_again(line)
     assert await moving.changing() == set()
     return is_caught
@@ -402,7 +410,8 @@ def test_a_decommission_that_is_killed_goes_on_when_it_is_typed_again(tmp_path: 
             for leaving in range(4, 4 + len(STAGES) * TRIES_MAX):
                 await moving.types("cluster rebalance")
                 assert (await moving.held())[leaving] == 6
-                if await caught_commands(moving, [f"cluster decommission {leaving}"], stages[0]):
+                leaves = Order([f"cluster decommission {leaving}"], (), target=0)
+                if await caught_commands(moving, leaves, stages[0]):
                     stages.pop(0)
                 await replaced_by_another(moving, leaving, is_last=not stages)
                 if not stages:
