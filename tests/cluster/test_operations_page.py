@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from quorate.batch import encode_records
-from quorate.bench.cluster_processes import NodeProcess, free_ports
+from quorate.bench.cluster_processes import POLL_S, NodeProcess, free_ports
 from quorate.client import Joint
 from quorate.node.client import Client
 from tests.cluster.growing import GrowingCluster
@@ -34,6 +34,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.proof]
 PAGE = DOCS / "OPERATIONS.md"
 CLUSTER_ID = "R5mXbDkLQ7S3y0r1nUJ2Vg"
 RECORDS_COUNT = 120
+READ_COUNT = 100
+MOVED_BYTES, MOVED_COUNT = 100_000, 40
+"""Of each partition: more than goes at once, whatever rate copies are made at."""
 
 
 class _TypedNode(NodeProcess):
@@ -63,6 +66,7 @@ class Stage:
         self.cluster, self.client = cluster, client
         self.typist = Typist(directory, lambda: cluster.bootstrap)
         self._held = held
+        self.reader: Consumer | None = None
         self._state = "up"
         """What is shown of the fourth node when it runs."""
         (port,) = free_ports(1)
@@ -93,6 +97,61 @@ class Stage:
         clicks = self._held.enter_context(Joint(bootstrap, "clicks", "run", timeout_s=TIMEOUT_S))
         writer = clicks.writer(clicks.open(41, task=0, attempt=0, timeout_s=900.0))
         writer.append("clicks", {0: encode_records([(None, b"1")])})
+        person = Operator(bootstrap)
+
+        def are_known() -> bool:
+            shown = person.shows("transaction list")["transactions"]
+            held = {each["transaction"]: each["holds_back"] for each in shown}
+            return held == {"pay-7": ["orders/0", "orders/3"], "clicks": ["clicks/0"]}
+
+        await until(are_known, "leaders to say what they hold back")
+
+    async def there_is_a_group(self) -> None:
+        """That has read most of one partition, and all of the other."""
+        bootstrap = self.cluster.bootstrap
+        self.does("topic create clicks --partitions 2 --replication isr")
+        self._produce("clicks", {0: RECORDS_COUNT, 1: READ_COUNT})
+        self.reader = reader = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "billing",
+                "client.id": "billing-1",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        reader.subscribe(["clicks"])
+        await until(lambda: reader.poll(POLL_S) is None and len(reader.assignment()) == 2, "it to have both")
+        places = [TopicPartition("clicks", partition, READ_COUNT + 1) for partition in (0, 1)]
+        reader.commit(offsets=places, asynchronous=False)
+        self.typist.stands_for["billing-1/10.0.0.9"] = "billing-1/127.0.0.1"
+
+    async def its_reader_leaves(self) -> None:
+        assert self.reader is not None
+        self.reader.close()
+
+    async def there_is_much_in_events(self) -> None:
+        self._produce("events", {0: MOVED_COUNT, 1: MOVED_COUNT}, b"." * MOVED_BYTES)
+
+    def _produce(self, topic: str, counts: dict[int, int], value: bytes = b"1") -> None:
+        producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
+        for partition, count in counts.items():
+            for _ in range(count):
+                producer.produce(topic, value, partition=partition)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    async def the_third_is_away(self) -> None:
+        await self.cluster.topic(self.client, "events", (1, 2, 3), partitions=2)
+        self.does("cluster transfer --to 1")
+        assert self.cluster.nodes[3].stop() == 0
+
+    async def the_third_is_back(self) -> None:
+        def finds_nothing() -> bool:
+            return Operator(self.cluster.bootstrap).types("doctor").returncode == 0
+
+        self.cluster.nodes[3].start()
+        await self.cluster.until_registered(self.client)
+        await until(finds_nothing, "node 3 to have everything")
 
     async def there_are_tables(self) -> None:
         self.does("table create bank/accounts id:int balance:int --key id")
@@ -152,12 +211,17 @@ class Stage:
 Prepare = Callable[[Stage], Awaitable[None]]
 VOTERS = "1=10.0.0.1:9092,2=10.0.0.2:9092,3=10.0.0.3:9092"
 FORMAT = f"quorate format data --node 4 --listen 10.0.0.4:9092 --voters {VOTERS} --cluster {CLUSTER_ID}"
-BEFORE: dict[str, Prepare] = {
-    "quorate table demote bank": Stage.there_are_tables,
-    f"{FORMAT} --replaces": Stage.its_disk_is_lost,
+BEFORE: dict[tuple[str, str], Prepare] = {
+    ("", "quorate cluster drain 4 --no-wait --throttle 0"): Stage.there_is_much_in_events,
+    ("", "quorate table demote bank"): Stage.there_are_tables,
+    ("", f"{FORMAT} --replaces"): Stage.its_disk_is_lost,
+    ("groups", "quorate group delete billing"): Stage.its_reader_leaves,
+    ("restarted", "quorate doctor"): Stage.the_third_is_back,
 }
 SCENES: dict[str, Prepare] = {
     "transactions": Stage.transactions_are_open,
+    "groups": Stage.there_is_a_group,
+    "restarted": Stage.the_third_is_away,
     "upgraded": Stage.every_node_knows_more,
     "five-nodes": Stage.the_fourth_of_five_goes,
     "lost-majority": Stage.most_copies_are_away,
@@ -185,7 +249,7 @@ async def _type_all(directory: Path, shown: list[Block]) -> list[Block]:
                 await SCENES[scene](stage)
             for number, block in enumerate(shown):
                 if block.scene == scene:
-                    typed[number] = Block(scene, [await _type(stage, each) for each in block.typed])
+                    typed[number] = Block(scene, [await _type(stage, scene, each) for each in block.typed])
     return [typed[number] for number in range(len(shown))]
 
 
@@ -201,10 +265,10 @@ async def _staged(directory: Path, scene: str) -> AsyncIterator[Stage]:
             yield Stage(cluster, client, directory, held)
 
 
-async def _type(stage: Stage, shown: Shown) -> Shown:
+async def _type(stage: Stage, scene: str, shown: Shown) -> Shown:
     """What is typed blocks this loop: nothing else runs in it meanwhile."""
-    if shown.line in BEFORE:
-        await BEFORE[shown.line](stage)
+    if (scene, shown.line) in BEFORE:
+        await BEFORE[scene, shown.line](stage)
     typed = stage.typist.type(shown)
     if shown.line == "quorate node data":
         await stage.the_fourth_node_runs()
