@@ -280,9 +280,9 @@ class Cluster:
                 with self._connected(self._nodes[leader], tries.deadline) as connection:
                     answer = connection.ask_joint(request, deadline=tries.deadline)
             except (OSError, BadMessage) as error:
-                if not (
-                    tries.trouble and monotonic() >= tries.end
-                ):  # The last pause says less than an answer.
+                # What comes with the end of the time says less than an answer before it.
+                is_last_word = tries.trouble and monotonic() >= tries.end
+                if not is_last_word:
                     tries.trouble = f"node {leader}: {in_words(error)}"
                 self._nodes.pop(leader, None)
                 leader = 0

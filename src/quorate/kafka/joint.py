@@ -8,6 +8,7 @@ or more, nothing is published.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,6 +39,7 @@ from quorate.wire import joint as wire
 
 if TYPE_CHECKING:
     from quorate.kafka.broker import Broker
+    from quorate.kafka.door import Door
 
 COUNTING_MAX = 64
 """Partitions that are asked at a time, for one commit."""
@@ -46,6 +48,10 @@ SOON_S = 2.0
 """Whoever asks for a commit hears by then how far it is: a client that hears nothing takes the node for dead."""
 KEPT_S = 5.0
 """What became of a commit is kept so long for whoever asks for it again."""
+UNASKED_S_MAX = 30.0
+"""A commit that nobody has asked for during so long is given up: clients ask every few seconds."""
+LOOK_EVERY_S = 0.5
+"""How late it may be noticed that a commit is in vain."""
 COMMITS_MAX = 64
 """That are under way, or kept, at one node."""
 ATTEMPT_TIMEOUT_MS_MAX = 24 * 3600 * 1000
@@ -64,7 +70,7 @@ def handle(broker: Broker, call: Call) -> None:
 
 async def _answer(broker: Broker, call: Call, request: wire.Request) -> None:
     wrong = _why_not(request)
-    answer = wire.Refused(wrong) if wrong else await _asked(broker, request)
+    answer = wire.Refused(wrong) if wrong else await _asked(broker, call.door, request)
     broker.in_turn(lambda: _say(call, answer))
 
 
@@ -88,7 +94,7 @@ def _why_not(request: wire.Request) -> str:
     return ""
 
 
-async def _asked(broker: Broker, request: wire.Request) -> wire.Answer:
+async def _asked(broker: Broker, door: Door, request: wire.Request) -> wire.Answer:
     node = broker.node
     home = node.homes.partition_of(TRANSACTIONS, request.app)
     if home is None:
@@ -102,7 +108,7 @@ async def _asked(broker: Broker, request: wire.Request) -> wire.Answer:
         why = f"node {node.id} does not coordinate it"
         return wire.Again(why, leader if leader != node.id else 0)
     if isinstance(request, wire.Commit):
-        return await broker.commits.answer(home, request)
+        return await broker.commits.answer(home, door, request)
     if isinstance(request, wire.AskLast):
         return await _last(broker, home, request)
     return await _commanded(broker, home, request)
@@ -191,83 +197,159 @@ class Commits:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._under_way: dict[tuple[str, int, str], Committing] = {}
+        self._known: dict[tuple[str, int, str], Committing] = {}
 
     def close(self) -> None:
-        for committing in self._under_way.values():
-            committing.task.cancel()
-        self._under_way.clear()
+        for committing in tuple(self._known.values()):
+            committing.end(wire.Again("the node stops"))
+        self._known.clear()
 
-    async def answer(self, home: Partition, request: wire.Commit) -> wire.Answer:
+    async def answer(self, home: Partition, door: Door, request: wire.Commit) -> wire.Answer:
         key = request.app, request.number, request.run
-        committing = self._under_way.get(key)
-        if committing is not None and committing.task.done() and not committing.is_of(home, request):
+        committing = self._known.get(key)
+        if committing is not None and not committing.answers(home, door, request):
             committing = None
         if committing is None:
-            if len(self._under_way) >= COMMITS_MAX:
+            self._make_room()
+            if len(self._known) >= COMMITS_MAX:
                 return wire.Again(f"{COMMITS_MAX} commits are under way here, which are the most")
-            committing = self._under_way[key] = Committing(self._broker, home, request)
-            loop = asyncio.get_running_loop()
-            committing.task.add_done_callback(
-                lambda _: loop.call_later(KEPT_S, self._forget, key, committing)
-            )
+            committing = self._known[key] = Committing(self._broker, home, request)
+            committing.said.add_done_callback(lambda _: self._over(key, committing))
         elif not committing.is_of(home, request):
             return wire.Again(f"another commit of number {request.number} is under way")
-        await asyncio.wait([committing.task], timeout=min(SOON_S, request.timeout_ms / 4000))
-        if not committing.task.done():
+        committing.asked_at = monotonic()
+        await asyncio.wait([committing.said], timeout=min(SOON_S, request.timeout_ms / 4000))
+        if not committing.said.done():
             return wire.Again(committing.how_far())
-        self._forget(key, committing)
-        return wire.Again("the node stops") if committing.task.cancelled() else committing.task.result()
+        committing.heard_by = door
+        return committing.said.result()
+
+    def _over(self, key: tuple[str, int, str], committing: Committing) -> None:
+        if isinstance(committing.said.result(), wire.Again):  # Whoever asks again wants it to begin anew.
+            self._forget(key, committing)
+        else:
+            asyncio.get_running_loop().call_later(KEPT_S, self._forget, key, committing)
 
     def _forget(self, key: tuple[str, int, str], committing: Committing) -> None:
-        if self._under_way.get(key) is committing:
-            del self._under_way[key]
+        if self._known.get(key) is committing:
+            del self._known[key]
+
+    def _make_room(self) -> None:
+        if len(self._known) >= COMMITS_MAX:
+            self._known = {key: each for key, each in self._known.items() if not each.said.done()}
 
 
 class Committing:
-    """One commit, from its seal to its decision."""
+    """The life of one commit: it is sealed, counted and decided, or ends before, where that is in vain."""
 
     def __init__(self, broker: Broker, home: Partition, request: wire.Commit) -> None:
         self._broker = broker
         self._home = home
         self._request = request
+        self._topics = {
+            each.topic_id: each.topic for part in request.parts for each in part.written if each.count > 0
+        }
         self._listed = {
-            (part.producer_id, bytes(partition_of(each.topic_id, each.partition))): each
+            (part.producer_id, partition_of(each.topic_id, each.partition)): each
             for part in request.parts
             for each in part.written
             if each.count > 0
         }
         parts: dict[int, list[bytes]] = {part.producer_id: [] for part in request.parts}
         for producer_id, partition in self._listed:
-            parts[producer_id].append(partition)
+            parts[producer_id].append(bytes(partition))
         self._parts = tuple(Part(producer_id, tuple(where)) for producer_id, where in parts.items())
-        self._uncounted: dict[tuple[int, Partition], str] = {}
-        """What leaders of partitions have been asked and have not answered, with the names of the topics."""
+        self._uncounted: dict[tuple[int, Partition], asyncio.Task[wire.Answer | None]] = {}
+        """What leaders are asked, or will be; nothing except while it is counted."""
         self._timeout_s = min(max(request.timeout_ms, 1) / 1000, COMMIT_TIMEOUT_S_MAX)
         self._deadline = monotonic() + self._timeout_s
-        self.task = asyncio.get_running_loop().create_task(self._in_time())
+        self.asked_at = monotonic()
+        self.said: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
+        self.heard_by: Door | None = None
+        self._tasks: list[asyncio.Task[wire.Answer | None]] = []
+        self._start(self._run())
+        self._start(self._watch())
 
     def is_of(self, home: Partition, request: wire.Commit) -> bool:
         return self._home == home and self._request.parts == request.parts
 
+    def answers(self, home: Partition, door: Door, request: wire.Commit) -> bool:
+        """Whoever has heard what became of it, and asks once more there, means another one; whoever asks at another
+        door has lost its connection."""
+        return not self.said.done() or (self.is_of(home, request) and self.heard_by is not door)
+
     def how_far(self) -> str:
         if not self._uncounted:
             return "its decision is not settled yet"
-        name = next(iter(self._uncounted.values()))
-        return (
-            f"the leaders of {len(self._uncounted)} partitions, one of them of {name}, have not answered yet"
-        )
+        count, name = len(self._uncounted), self._name_of(*next(iter(self._uncounted)))
+        return f"the leaders of {count} partitions, one of them of {name}, have not answered yet"
 
-    async def _in_time(self) -> wire.Answer:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._run()
-        except TimeoutError:
-            why = f"not decided within {self._timeout_s:g} s: {self.how_far()}"
-            self._broker.node.log(f"{self._request.app}: number {self._request.number}: {why}", level=WARNING)
-            return wire.Again(why)
+    def end(self, answer: wire.Answer) -> None:
+        """What was said first is it."""
+        if not self.said.done():
+            self.said.set_result(answer)
+        for task in self._tasks:
+            task.cancel()
 
-    async def _run(self) -> wire.Answer:
+    def _start(self, work: Coroutine[Any, Any, wire.Answer | None]) -> asyncio.Task[wire.Answer | None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._ran)
+        return task
+
+    def _ran(self, task: asyncio.Task[Any]) -> None:
+        """A bug costs this commit and no more, except where an assertion does not hold (as in Door)."""
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if isinstance(error, AssertionError):
+            context = {"message": "a commit failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+        else:
+            self._broker.node.log_bug(error)
+        self.end(wire.Again(f"the node failed at it: {type(error).__name__}"))
+
+    # --- what ends it ---
+
+    async def _watch(self) -> None:
+        node, request = self._broker.node, self._request
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if why := self._why_in_vain():
+                node.log(f"{request.app}: number {request.number}: {why}", level=WARNING)
+                self.end(wire.Again(why))
+            elif self._uncounted:
+                self._look_at_topics()
+
+    def _why_in_vain(self) -> str:
+        if monotonic() >= self._deadline:
+            return f"not decided within {self._timeout_s:g} s: {self.how_far()}"
+        if monotonic() - self.asked_at >= UNASKED_S_MAX:
+            return f"nobody has asked for it for {UNASKED_S_MAX:g} s: {self.how_far()}"
+        if not self._broker.node.leads_with_all(self._home):
+            return "its coordinator is elsewhere now"
+        if self._uncounted:
+            app = self._machine().app(self._request.app)
+            if app is None or any(part.producer_id not in app.attempts for part in self._parts):
+                return "an attempt that it lists is not open any more"  # Whoever asks again hears why.
+        return ""
+
+    def _look_at_topics(self) -> None:
+        """Nobody leads what was deleted, and nobody would ever answer."""
+        is_deleted = self._broker.node.metadata.image.is_deleted
+        for topic_id, name in self._topics.items():
+            if is_deleted(topic_id):
+                self.end(wire.Failed(f"topic {name!r} was deleted, or created anew, since it was written to"))
+                return
+        for each in [each for each in self._uncounted if is_deleted(each[1][:TOPIC_ID_BYTES])]:
+            self._uncounted.pop(each).cancel()
+
+    # --- its way ---
+
+    async def _run(self) -> None:
+        self.end(await self._decided())
+
+    async def _decided(self) -> wire.Answer:
         request = self._request
         names = request.app, request.number, request.run
         sealed = await _proposed(self._broker, self._home, Seal(*names, self._parts, wall_ms()))
@@ -291,58 +373,59 @@ class Committing:
 
     async def _count(self) -> wire.Answer | None:
         """What keeps it from being committed; None: all is there that is listed, and nothing else."""
-        hosted = self._broker.node.host.hosted.get(self._home)
-        if hosted is None:
+        if not self._broker.node.leads_with_all(self._home):
             return wire.Again("its coordinator is elsewhere now")
-        machine = cast(Transactions, hosted.machine)
-        asked = [
-            (part.producer_id, partition)
+        machine = self._machine()
+        asked = {
+            (part.producer_id, Partition(partition)): None
             for part in self._parts
-            for partition in dict.fromkeys(
-                (*part.partitions, *machine.partitions_of(self._request.app, part.producer_id))
+            for partition in (
+                *part.partitions,
+                *machine.partitions_of(self._request.app, part.producer_id),
             )
-        ]
+        }
         room = asyncio.Semaphore(COUNTING_MAX)
+        counting = {each: self._start(self._count_one(room, *each)) for each in asked}
+        self._uncounted = dict(counting)
+        self._look_at_topics()
+        await asyncio.gather(*counting.values(), return_exceptions=True)
+        is_deleted = self._broker.node.metadata.image.is_deleted
+        for each, task in counting.items():
+            if not task.cancelled():
+                if (trouble := task.result()) is not None:
+                    return trouble
+            elif each in self._listed or not is_deleted(each[1][:TOPIC_ID_BYTES]):
+                return wire.Again(f"the count of {self._name_of(*each)} was given up")
+        return None
 
-        async def counted(producer_id: int, partition: bytes) -> wire.Answer | None:
-            async with room:
-                return await self._count_one(producer_id, Partition(partition))
-
-        counting = [asyncio.create_task(counted(*each)) for each in asked]
-        found = None
-        try:
-            for each in asyncio.as_completed(counting):
-                trouble = await each
-                found = found or trouble
-                if isinstance(trouble, wire.Failed):
-                    return trouble  # Whatever the others say, and whenever.
-        finally:
-            for task in counting:
-                task.cancel()
-        return found
-
-    async def _count_one(self, producer_id: int, partition: Partition) -> wire.Answer | None:
+    async def _count_one(
+        self, room: asyncio.Semaphore, producer_id: int, partition: Partition
+    ) -> wire.Answer | None:
         node = self._broker.node
-        listed = self._listed.get((producer_id, bytes(partition)))
-        name = listed.topic if listed is not None else partition[:TOPIC_ID_BYTES].hex()
-        if node.metadata.image.is_deleted(partition[:TOPIC_ID_BYTES]):
-            if listed is None:
-                return None
-            return wire.Failed(f"topic {name!r} was deleted, or created anew, since it was written to")
-        self._uncounted[producer_id, partition] = name
-        try:
-            # As long as the caller waits: whoever is asked anew counts anew.
-            left_s = self._deadline - monotonic()
-            answered = await node.metadata.order(
-                partition, CountRecords(partition, producer_id), timeout_s=left_s
-            )
-            del self._uncounted[producer_id, partition]
-        except (NotDone, OutcomeUnknown, BadRequest) as error:
-            node.log(f"{self._request.app}: {name}: not counted: {error}", level=WARNING)
-            return wire.Again(f"the leader of {name} does not answer: {error}")
+        listed = self._listed.get((producer_id, partition))
+        name = self._name_of(producer_id, partition)
+        async with room:
+            try:
+                # Whoever is asked anew counts anew: it is `_watch` that says how long.
+                answered = await node.metadata.order(
+                    partition, CountRecords(partition, producer_id), timeout_s=COMMIT_TIMEOUT_S_MAX
+                )
+            except (NotDone, OutcomeUnknown, BadRequest) as error:
+                node.log(f"{self._request.app}: {name}: not counted: {error}", level=WARNING)
+                return wire.Again(f"the leader of {name} does not answer: {error}")
+        self._uncounted.pop((producer_id, partition), None)
         expected = listed.count if listed is not None else 0
         if answered.offset == expected:
             return None
-        return wire.Failed(
+        failed = wire.Failed(
             f"producer id {producer_id} has {answered.offset} settled records in {name}, and {expected} are listed"
         )
+        self.end(failed)  # Whatever the others say, and whenever.
+        return failed
+
+    def _machine(self) -> Transactions:
+        return cast(Transactions, self._broker.node.host.hosted[self._home].machine)
+
+    def _name_of(self, producer_id: int, partition: Partition) -> str:
+        listed = self._listed.get((producer_id, partition))
+        return listed.topic if listed is not None else partition[:TOPIC_ID_BYTES].hex()
