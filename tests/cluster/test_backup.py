@@ -483,6 +483,7 @@ def test_whoever_is_stopped_goes_on(
             "quorate: interrupted",
         ]
         assert "is not complete" in person.types("backup", "restore", name, place, "--as", "no", expect=2)
+        assert "is not complete" in person.types("backup", "verify", place, expect=1)
         (listed,) = person.shows("backup", "list", place)["backups"]
         assert 0 < listed["records"] < 400
     person.types("backup", "create", name, place)

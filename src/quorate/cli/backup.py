@@ -185,7 +185,7 @@ def verify(
     endpoint: Endpoint = "",
     json: Json = False,
 ) -> None:
-    """Read every byte of the backups of a place; exit code 1 if one is damaged."""
+    """Read every byte of the backups of a place; exit code 1 if one is damaged, or not complete."""
     from quorate.backup.checking import problems
     from quorate.backup.manifest import some_backups_in
     from quorate.backup.pace import Progress
@@ -202,6 +202,8 @@ def verify(
                 continue
             progress = Progress(f"verifying {each}", say.progress_line)
             wrong += problems(where, found, _counting(progress, found.size))
+            if not found.complete:
+                wrong.append(f"{each} is not complete: `quorate backup create` was stopped; create it again")
     for line in wrong:
         say.progress_line(line)
     what = f"{say.counted(len(wrong), 'thing')} wrong" if wrong else "every byte is as it was written"

@@ -190,7 +190,7 @@ class Supervisor:
         for node, watched in self.nodes.items():
             status = watched.child.ended()
             if status is not None:
-                self._tell_end(node, how_it_ended(status))
+                self._tell_end(node, status)
             elif watched.is_due:
                 self._start(node, watched)
 
@@ -204,15 +204,19 @@ class Supervisor:
         except OSError as error:  # No memory, no room for its output: that may pass.
             self._tell_end(node, f"cannot be started ({error.strerror})")
 
-    def _tell_end(self, node: int, how: str) -> None:
+    def _tell_end(self, node: int, how: int | str) -> None:
+        """`how` it ended: its exit status, or why it did not begin."""
         watched = self.nodes[node]
-        last_words = watched.child.last_words()
+        # Whoever was killed said nothing of it: its last line may be of long ago, and of somebody else.
+        has_words = how != -signal.SIGKILL
+        last_words = f"; its last words: {watched.child.last_words()}" if has_words else ""
         watched.ended()
         if watched.state is State.LEFT_DOWN:
             what = f"{FAILED_STARTS_MAX} times in a row before it answered; it is left down"
         else:
             what = f"it starts again in {max(0.0, watched.restart_due - monotonic()):.1f} s"
-        self._tell(f"node {node} {how}: {what}; its last words: {last_words}")
+        said = how_it_ended(how) if isinstance(how, int) else how
+        self._tell(f"node {node} {said}: {what}{last_words}")
 
     async def _stop(self) -> None:
         self._signal(signal.SIGTERM)

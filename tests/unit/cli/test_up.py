@@ -168,6 +168,20 @@ def child_that(does: str, directory: Path) -> NodeChild:
     return child
 
 
+def test_what_a_killed_node_had_said_before_is_not_told_as_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up_supervisor, "RESTART_FIRST_S", 0.01)
+    said: list[str] = []
+    dies = "import os; print('node 4 was forgotten', flush=True); os.kill(os.getpid(), 9)"
+
+    async def main() -> None:
+        await Supervisor("c", {1: child_that(dies, tmp_path)}, said.append).run()
+
+    asyncio.run(main())
+    assert said[0] == "node 1 was ended by SIGKILL: it starts again in 0.0 s"
+
+
 def test_a_node_that_never_starts_is_left_down_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
