@@ -141,7 +141,9 @@ def _show(report: Report, taken_s: float) -> None:
         soft_wrap=True,
     )
     if not report.findings:
-        out.print("[bold]Every frame is whole, every chain unbroken, and all copies agree.[/bold]")
+        are_compared = report.copies_count > report.partitions_count
+        copies = "all copies agree" if are_compared else "there was nothing to compare: one copy of each"
+        out.print(f"[bold]Every frame is whole, every chain unbroken, and {copies}.[/bold]")
     else:
         count = len(report.findings)
         out.print(f"[bold]{say.counted(count, 'finding')}[/bold]")
