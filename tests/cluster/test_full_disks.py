@@ -33,7 +33,8 @@ def lay(cluster: ProxiedCluster, node: int, at: Path) -> None:
     process.config.write_bytes(msgspec.json.encode(config))
 
 
-@pytest.mark.parametrize("dies", [False, pytest.param(True, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("dies", [False, True])
 def test_a_file_system_without_room_holds_up_nobody_but_its_node(tmp_path: Path, *, dies: bool) -> None:
     """Also where the node is killed while there is no room, and comes back before there is."""
 

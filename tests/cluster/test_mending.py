@@ -32,7 +32,7 @@ from tests.cluster.fault_support import (
     written_to,
 )
 from tests.cluster.proxied import ProxiedCluster
-from tests.cluster.support import run, sampled, until_caught
+from tests.cluster.support import run, until_caught
 from tests.cluster.test_faults import SCRUB_EVERY_S, SMALL_SEGMENTS, leading
 
 pytestmark = pytest.mark.cluster
@@ -175,6 +175,7 @@ def test_what_a_start_finds_damaged_is_mended_while_clients_are_served(tmp_path:
     run(main())
 
 
+@pytest.mark.proof
 def test_what_a_client_reads_damaged_is_mended_while_clients_are_served(tmp_path: Path) -> None:
     """A consumer, of the node that leads: it reads all of it, from whoever leads then."""
 
@@ -307,7 +308,8 @@ SPANS_MIN = 4
 """One for each segment that is damaged: they are asked for one after the other."""
 
 
-@pytest.mark.parametrize("kind", sampled("confirm"))
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", REPLICATIONS)
 def test_whoever_serves_what_is_mended_is_killed_meanwhile_and_others_go_on_with_it(
     tmp_path: Path, kind: str
 ) -> None:

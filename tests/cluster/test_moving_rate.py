@@ -112,6 +112,7 @@ async def moved_bytes(moving: Moving) -> list[int]:
     return [moved for (moved,) in numbers]
 
 
+@pytest.mark.proof
 def test_a_copy_that_was_away_comes_back_into_the_isr_at_rate_zero(tmp_path: Path) -> None:
     """And so the next node of a rolling restart may go: as many stay in sync as clients insist on."""
 

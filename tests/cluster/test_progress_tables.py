@@ -59,6 +59,7 @@ async def until_led_by(cluster: ProxiedCluster, client: Client, partition: Parti
     await cluster.until(so, f"node {wanted} to lead")
 
 
+@pytest.mark.proof
 def test_orders_to_lead_or_not_say_what_they_wait_for_and_how_to_go_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with ProxiedCluster(tmp_path, confirm=BY_ORDER) as cluster, cluster.client() as client:

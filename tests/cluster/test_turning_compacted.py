@@ -24,7 +24,8 @@ LEFT_OVER_MAX = 120
 """So many offsets at the end need not be compacted: what is written last lies in a segment that is open."""
 
 
-@pytest.mark.parametrize("shift", [1, *(pytest.param(shift, marks=pytest.mark.proof) for shift in (2, 3))])
+@pytest.mark.proof
+@pytest.mark.parametrize("shift", [1, 2, 3])
 def test_the_newest_of_each_key_stays_however_its_copies_agree_and_whoever_is_killed(
     tmp_path: Path, shift: int
 ) -> None:

@@ -22,6 +22,7 @@ NOT_YET = 1
 TURNS = "topic alter t --replication raft"
 
 
+@pytest.mark.proof
 def test_with_most_copies_away_writes_go_on_and_a_turn_is_called_off_or_waits_for_them(
     tmp_path: Path,
 ) -> None:

@@ -244,6 +244,7 @@ def test_a_rolling_upgrade_of_all_that_a_cluster_is_used_for(tmp_path: Path, rol
     run(roll_over(tmp_path, commands, TrustingMember, go_further if there_and_back else None))
 
 
+@pytest.mark.proof
 def test_a_rolling_restart_of_all_that_a_cluster_is_used_for(tmp_path: Path) -> None:
     """New leaders do not know yet how far it is settled, and send nobody back for that: what librdkafka takes for
     cut off it reads again, and leaves out what it had in hand."""

@@ -93,7 +93,13 @@ def test_arrow_batches_of_executors_have_some_ten_thousand_rows_each(
         check(rows)
 
 
-@pytest.mark.parametrize("bad", [{}, {"badRecords": "column"}], ids=["error", "column"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param({}, id="error", marks=pytest.mark.proof),
+        pytest.param({"badRecords": "column"}, id="column"),
+    ],
+)
 def test_a_value_of_many_rows_does_not_become_a_batch_of_all_of_them(
     spark: SparkSession, make_topic: MakeTopic, bad: dict[str, str]
 ) -> None:
