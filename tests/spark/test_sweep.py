@@ -286,9 +286,10 @@ def test_an_interrupted_sweep_ends_at_once_and_leaves_nothing(
 
 
 @pytest.mark.proof
-def test_a_sweep_of_all_protocols_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_a_sweep_of_all_protocols_goes_on_where_it_was_killed(tmp_path: Path, master: str) -> None:
     """Each part is whole or not there; what was done is not done again, and nothing is there twice."""
-    words = ["--seeds", "0:6", "--set", "seconds=0.5", "--master", "local[2]", "--out", "worlds.parquet"]
+    words = ["--seeds", "0:6", "--set", "seconds=0.5", "--master", master, "--out", "worlds.parquet"]
     command = [sys.executable, "-m", "quorate", "sweep", "--protocols", "all", *words]
     said = tmp_path / "said"
     with said.open("wb") as output:

@@ -476,6 +476,30 @@ def test_the_command_keeps_a_topic_in_a_place_that_options_reach(
     assert sorted(value for _, _, value in job.rows()) == numbered(60)
 
 
+@pytest.mark.proof
+@pytest.mark.skipif(find_spec("moto") is None, reason="moto is not installed")
+def test_the_command_joins_and_removes_files_of_an_object_store_and_runs_on_executors_elsewhere(
+    spark: SparkSession, make_topic: MakeTopic, s3: dict[str, str]
+) -> None:
+    job = Job(spark, make_topic(2), Lake(f"s3://{BUCKET}/tidied", s3))
+    job.topic.produce(numbered(60))
+    job.run(batch_offsets=20)
+    assert len(job.files()) > 2
+    job.topic.produce(numbered(1, 60))
+    words = [word for name, value in s3.items() for word in ("--storage", f"{name}={value}")]
+    words += ["--compact", "--vacuum", "0", "--master", "local-cluster[2,1,1024]"]
+    done = subprocess.run(
+        tier_command(job.topic, job.lake.uri, *words),
+        check=False,
+        text=True,
+        capture_output=True,
+        timeout=COMMAND_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(job.files()) == 2, "one a partition"
+    assert sorted(value for _, _, value in job.rows()) == sorted(numbered(61))
+
+
 def test_the_command_goes_on_and_says_in_one_line_why_it_ends(
     job: Job, cluster: DemoCluster, tmp_path: Path
 ) -> None:
