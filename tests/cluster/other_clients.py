@@ -6,10 +6,12 @@ the reason is told, and nothing is run.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent / "clients"
@@ -25,28 +27,44 @@ class NotThere(Exception):
 
 
 def fetched(name: str, command: list[str], proof: str) -> Path:
-    """A directory with what `command` fetches there; `proof` is there when it has."""
+    """A directory with what `command` fetches there; `proof` is there when it has.
+
+    It comes to be as a whole, made by one of those who run tests side by side.
+    """
     target = CACHE / name
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_as_wanted(name, target) and (target / proof).exists():
+            return target
+        if shutil.which(command[0]) is None:
+            raise NotThere(f"{command[0]} is not on the PATH")
+        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=CACHE) as making:
+            made = Path(making) / name
+            shutil.copytree(HERE / name, made)
+            _fetch(name, command, made)
+            if not (made / proof).exists():
+                raise NotThere(f"{command[0]} has fetched no {proof}")
+            shutil.rmtree(target, ignore_errors=True)
+            made.rename(target)
+    return target
+
+
+def _is_as_wanted(name: str, target: Path) -> bool:
     wanted = {file.name: file.read_bytes() for file in sorted((HERE / name).iterdir())}
-    is_same = all(
-        (target / each).is_file() and (target / each).read_bytes() == wanted[each] for each in wanted
-    )
-    if is_same and (target / proof).exists():
-        return target
-    if shutil.which(command[0]) is None:
-        raise NotThere(f"{command[0]} is not on the PATH")
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(HERE / name, target)
+    return all((target / each).is_file() and (target / each).read_bytes() == wanted[each] for each in wanted)
+
+
+def _fetch(name: str, command: list[str], where: Path) -> None:
     try:
         done = subprocess.run(
-            command, cwd=target, capture_output=True, text=True, timeout=FETCH_S, check=False
+            command, cwd=where, capture_output=True, text=True, timeout=FETCH_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise NotThere(f"{command[0]} did not fetch {name} within {FETCH_S:g} s") from None
-    if done.returncode or not (target / proof).exists():
+    if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()
         raise NotThere(f"{command[0]} cannot fetch {name}: {said[-1] if said else 'it says nothing'}")
-    return target
 
 
 def jars(name: str) -> list[Path]:
