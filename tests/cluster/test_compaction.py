@@ -358,14 +358,9 @@ def ready(known: Compaction) -> list[int]:
     return [member.node for member, _ in known.ready]
 
 
-@pytest.mark.parametrize(
-    ("kind", "stage"),
-    [
-        pytest.param(kind, stage, marks=() if (kind, stage) == ("isr", COMPACTING[0]) else pytest.mark.proof)
-        for kind in REPLICATIONS
-        for stage in COMPACTING
-    ],
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", REPLICATIONS)
+@pytest.mark.parametrize("stage", COMPACTING)
 def test_nodes_killed_at_each_stage_lose_nothing_and_end_up_alike(
     tmp_path: Path, kind: str, stage: str
 ) -> None:

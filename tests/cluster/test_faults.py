@@ -105,7 +105,9 @@ async def leading(cluster: ProxiedCluster, client: Client) -> int:
 # --- processes and links ---
 
 
-@pytest.mark.parametrize("faults", [PROCESS, NETWORK], ids=["process", "network"])
+@pytest.mark.parametrize(
+    "faults", [PROCESS, pytest.param(NETWORK, marks=pytest.mark.proof)], ids=["process", "network"]
+)
 def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, faults: tuple[Fault, ...]) -> None:
     async def main() -> None:
         async with written_to(tmp_path) as (cluster, writers), cluster.client() as client:

@@ -223,6 +223,7 @@ async def read_damaged(damaging: Damaging, kind: str) -> bool:
     return is_seen
 
 
+@pytest.mark.proof
 def test_what_the_scrubber_finds_damaged_is_mended_while_clients_are_served(tmp_path: Path) -> None:
     async def main() -> None:
         async with damaged_in(tmp_path, scrub_every_s=SCRUB_EVERY_S) as damaging:

@@ -27,7 +27,7 @@ from tests.cluster.test_faults import expect_new_life, leading
 from tests.cluster.test_moves import EMPTIED, FEW_COUNT, FEW_VALUE_BYTES, Moving
 from tests.cluster.watched import Watched, advised
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.proof]
 
 
 class Long(NamedTuple):
@@ -77,7 +77,6 @@ MOVES = {
     "decommission": Long("cluster decommission 3", ": to be on ", "cluster stop-moves"),
 }
 """Held up by the rate at which copies are made."""
-SAMPLE = "a copy more"
 
 Held = Callable[[], AbstractAsyncContextManager[None]]
 
@@ -134,29 +133,22 @@ async def few_written(directory: Path) -> AsyncIterator[Moving]:
         await moving.types("cluster alter --reset quorate.moving.rate")
 
 
-@pytest.mark.parametrize(
-    "names",
-    [[SAMPLE], pytest.param([name for name in MOVES if name != SAMPLE], marks=pytest.mark.proof)],
-    ids=["sample", "all others"],
-)
-def test_what_moves_copies_says_how_far_it_is_and_how_to_go_on(tmp_path: Path, names: list[str]) -> None:
+def test_what_moves_copies_says_how_far_it_is_and_how_to_go_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with few_written(tmp_path) as moving:
-            for name in names:
+            for name, move in MOVES.items():
                 before = await moving.held()
-                await expect_said(moving, MOVES[name], partial(held_back, moving), partial(is_moving, moving))
+                await expect_said(moving, move, partial(held_back, moving), partial(is_moving, moving))
                 assert await moving.held() != before, name
                 await moving.go_on()
-                for line in MOVES[name].undone:
+                for line in move.undone:
                     await moving.types(line)
-                assert not MOVES[name].undone or await moving.held() == before
-            if "decommission" in names:
-                moving.cluster.nodes.pop(3).stop()
+                assert not move.undone or await moving.held() == before
+            moving.cluster.nodes.pop(3).stop()  # The last of them was to decommission it.
 
     run(main())
 
 
-@pytest.mark.proof
 def test_a_new_disk_is_filled_and_says_how_far_it_is(tmp_path: Path) -> None:
     async def main() -> None:
         async with few_written(tmp_path) as moving:
@@ -199,7 +191,6 @@ class Leading:
         self.moving.cluster.heal()
 
 
-@pytest.mark.proof
 def test_what_makes_others_lead_says_so_and_how_to_go_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
@@ -240,7 +231,6 @@ async def leads_in_the_end(leads: Leading, long: Long, partition: Partition, hei
     assert await leads.of(partition) == heir
 
 
-@pytest.mark.proof
 def test_fewer_copies_and_votes_and_another_kind_say_how_far_they_are(tmp_path: Path) -> None:
     async def main() -> None:
         async with few_written(tmp_path) as moving:

@@ -8,7 +8,7 @@ are, one that gives, one that gets, and the command itself:
 | operation | where |
 | --- | --- |
 | add and replace a copy; more copies; drain; rebalance; replace a node | test_moves.py, `ORDERS` |
-| decommission | test_moves.py |
+| decommission | test_moves.py; its vote goes, and it is forgotten: test_striking_votes.py |
 | the command itself, of each of these | test_moves.py |
 | slow down | test_moves.py |
 | another kind of replication, called off, too | test_turning.py |

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -34,6 +35,9 @@ ADD, REMOVE = "cluster add 4", "cluster remove 4"
 VOTERS = {ADD: (1, 2, 3, 4), REMOVE: (1, 2, 3)}
 """Who votes when it is done."""
 VOTING = ("as it is ordered", "while it is held up", "while both must agree")
+FORGETTING = "as it is to be forgotten"
+LEAVING = (*VOTING, FORGETTING)
+"""Of a node that is decommissioned: how its vote goes, and what comes after."""
 HANDING_OVER = ("as it is ordered", "while its heir stands still", "as its heir leads")
 ELECTING = ("as the first is handed over", "as the last is handed over", "as all lead")
 SLOW_S = 0.06
@@ -73,12 +77,13 @@ def standing_still(moving: Moving, nodes: Sequence[int]) -> Iterator[None]:
 
 
 class Voting(NamedTuple):
-    """A change of votes, and who led the metadata group when it was ordered."""
+    """A change of the vote of a node, and who led the metadata group when it was ordered."""
 
     moving: Moving
     line: str
     stage: str
     leads: int
+    node: int = 4
 
     @property
     def is_held(self) -> bool:
@@ -87,20 +92,24 @@ class Voting(NamedTuple):
     @property
     def held_before(self) -> list[int]:
         """One that does not follow cannot come to vote."""
-        return [4] if self.is_held and self.line == ADD else []
+        return [self.node] if self.is_held and self.line == ADD else []
 
     @property
     def held_as_seen(self) -> list[int]:
         """Of four voters, two alone settle nothing of what was ordered by now."""
-        others = [node for node in (4, 3, 2) if node != self.leads]
-        return others[:2] if self.is_held and self.line == REMOVE else []
+        others = [node for node in (self.node, 3, 2) if node != self.leads]
+        return others[:2] if self.is_held and self.line != ADD else []
 
     async def is_so_far(self, *, but: Sequence[int]) -> bool:
         """As who leads has it in its log, settled or not; nothing is seen when another leads by now."""
-        held = await self._held(but)
+        answers = await self.moving.cluster.answers(self.moving.client, but=but)
+        held = held_by(answers, METADATA)
         if led(held) != self.leads:
             return False
         now = held[self.leads].membership
+        if self.stage == FORGETTING:
+            has_vote = self.node in (member.node for member in now.ensemble)
+            return now.wanted is None and not has_vote and self.node in answers[self.leads].registered
         return now.wanted is not None and (self.stage != VOTING[2] or now.is_joint)
 
     async def is_seen(self, command: Watched) -> bool:
@@ -186,6 +195,67 @@ def test_whoever_is_killed_while_votes_change(tmp_path: Path, stage: str) -> Non
             for victim in VICTIMS:
                 for line in VOTERS:
                     await struck_while_voting(moving, line, victim, stage)
+
+    run(main())
+
+
+# --- a node that votes goes for good ---
+
+
+async def caught_leaving(moving: Moving, node: int, victim: str, stage: str) -> bool:
+    """Whether it was so far when one was killed: who leads the metadata group, the node that goes, a voter that
+    stays, or the command itself."""
+    leads = await leading(moving.cluster, moving.client)
+    other = next(each for each in (2, 3) if each != leads)
+    line = f"cluster decommission {node}"
+    voting = Voting(moving, line, stage, leads, node)
+    for slow in (1, 2, 3):
+        moving.cluster.slow_down(slow, SLOW_S)
+    is_caught = False
+    command = Watched(line, moving.cluster.bootstrap)
+    if leads != node and await voting.is_seen(command):
+        with standing_still(moving, voting.held_as_seen):
+            is_caught = await voting.stays() and command.process.poll() is None
+            if is_caught and victim == "command":
+                command.process.kill()
+            elif is_caught:
+                await moving.kill({"operator": leads, "source": node, "target": other}[victim])
+    moving.cluster.heal()
+    for stopped in moving.cluster.nodes.values():
+        if stopped.process is None:
+            stopped.start()
+    await moving.go_on()
+    await command.ends()
+    await moving.types_again(line)
+    gone = moving.cluster.nodes.pop(node)
+    gone.kill()  # It may have ended: who is started when it is forgotten is not let in.
+    await moving.cluster.until_registered(moving.client)
+    await moving.cluster.until_voters(moving.client, VOTERS[REMOVE])
+    return is_caught
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("stage", LEAVING)
+def test_whoever_is_killed_while_a_node_that_votes_is_decommissioned(tmp_path: Path, stage: str) -> None:
+    """It has no copies, so its vote goes at once; another comes in its place."""
+
+    async def main() -> None:
+        async with (
+            written_to(tmp_path, more_count=FEW_COUNT) as (cluster, writers),
+            cluster.client() as client,
+        ):
+            moving, nodes = Moving(cluster, client, writers), count(4)
+
+            async def attempt(victim: str) -> bool:
+                node = next(nodes)
+                cluster.join(node, client)
+                await cluster.until_registered(client)
+                await moving.types(f"cluster add {node}")
+                await cluster.until_voters(client, (1, 2, 3, node))
+                return await caught_leaving(moving, node, victim, stage)
+
+            for victim in (*VICTIMS, "command"):
+                await until_caught(f"{victim} was never killed {stage}", partial(attempt, victim))
 
     run(main())
 

@@ -390,9 +390,8 @@ def test_a_cluster_of_all_protocols_is_clean(spark: SparkSession, lived: Path) -
     assert report.states_count == len(settled), "each copy that has settled anything was built again"
 
 
-@pytest.mark.parametrize(
-    "master", ["local[2]", pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.proof)]
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
 def test_the_command_on_what_is_whole(lived: Path, master: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "quorate", "audit", str(lived), "--master", master],
