@@ -195,7 +195,7 @@ def test_tables_are_saved_from_another_copy_when_one_is_gone_for_good(tmp_path: 
             saving.command.send_signal(signal.SIGCONT)
             out, complaint = await asyncio.to_thread(saving.command.communicate, timeout=120)
             assert saving.command.returncode == 0, complaint
-            assert "rows of 1 tables" in out
+            assert "rows of 1 table at" in out
             hit.start()
             await backups.cluster.until_registered(backups.client)
             await backups.types("backup", "restore", GROUP, *place.words, "--as", "back")
